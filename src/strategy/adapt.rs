@@ -156,50 +156,30 @@ impl Adapt {
         }
     }
 
-    /// Per mille of the limit that an overload leaves (1 to 999). The limit falls by one at least. The default is 900.
-    pub const fn backoff(self, per_mille: u32) -> Self {
-        Self {
-            backoff: per_mille,
-            ..self
-        }
-    }
+    setters! { const:
+        /// Per mille of the limit that an overload leaves (1 to 999). The limit falls by one at least. The default is 900.
+        pub backoff(per_mille: u32) => backoff = per_mille;
 
-    /// Counts a round trip longer than this (1 ns to 100 years) as [`Outcome::Overloaded`]. There is no timeout by default.
-    pub const fn timeout(self, timeout: Duration) -> Self {
-        Self {
-            timeout: Some(timeout),
-            ..self
-        }
+        /// Counts a round trip longer than this (1 ns to 100 years) as [`Outcome::Overloaded`]. There is no timeout by default.
+        pub timeout(timeout: Duration) => timeout = Some(timeout);
     }
 
     /// Per mille of the baseline that a mean round trip may take before the limit falls (1000 to 1,000,000). The default is 1500.
     /// A lower tolerance keeps the queue at the server shorter, a higher one tolerates more jitter. [`Adapt::aimd`] does not use
     /// it.
-    pub const fn tolerance(self, per_mille: u32) -> Self {
-        match self.rule {
-            AdaptRule::Aimd => self,
-            AdaptRule::Gradient { smoothing, .. } => Self {
-                rule: AdaptRule::Gradient {
-                    tolerance: per_mille,
-                    smoothing,
-                },
-                ..self
-            },
+    pub const fn tolerance(mut self, per_mille: u32) -> Self {
+        if let AdaptRule::Gradient { tolerance, .. } = &mut self.rule {
+            *tolerance = per_mille;
         }
+        self
     }
 
     /// Per mille of each step that is taken (1 to 1000). The default is 200. [`Adapt::aimd`] does not use it.
-    pub const fn smoothing(self, per_mille: u32) -> Self {
-        match self.rule {
-            AdaptRule::Aimd => self,
-            AdaptRule::Gradient { tolerance, .. } => Self {
-                rule: AdaptRule::Gradient {
-                    tolerance,
-                    smoothing: per_mille,
-                },
-                ..self
-            },
+    pub const fn smoothing(mut self, per_mille: u32) -> Self {
+        if let AdaptRule::Gradient { smoothing, .. } = &mut self.rule {
+            *smoothing = per_mille;
         }
+        self
     }
 
     /// Per mille of the baseline; `None` for [`Adapt::aimd`]. See [`Adapt::get_floor`].

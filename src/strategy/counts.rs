@@ -115,22 +115,14 @@ impl fmt::Debug for Unit {
 macro_rules! counts {
     ($limit:ident) => {
         impl $limit {
-            /// Counts requests: each is 1, whatever it [costs](crate::PermitRequest::cost). See [`Counts`] for an example.
-            pub const fn per_request(self) -> Self {
-                Self {
-                    counts: Counts::Requests,
-                    ..self
-                }
-            }
+            setters! { const:
+                /// Counts requests: each is 1, whatever it [costs](crate::PermitRequest::cost). See [`Counts`] for an example.
+                pub per_request() => counts = Counts::Requests;
 
-            /// Counts a unit with this name: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first (checked when a limiter is
-            /// built). Each request has to [say how many](crate::PermitRequest::cost_of) it takes; otherwise it is an error. See
-            /// [`Counts`] for an example.
-            pub const fn counting(self, unit: &str) -> Self {
-                Self {
-                    counts: Counts::named(unit),
-                    ..self
-                }
+                /// Counts a unit with this name: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first (checked when a limiter is
+                /// built). Each request has to [say how many](crate::PermitRequest::cost_of) it takes; otherwise it is an error. See
+                /// [`Counts`] for an example.
+                pub counting(unit: &str) => counts = Counts::named(unit);
             }
         }
 

@@ -49,10 +49,6 @@ impl Description {
             bans: false,
         }
     }
-
-    pub(crate) fn lease_ttl(self) -> Option<Duration> {
-        self.lease_ttl
-    }
 }
 
 /// What other modules ask of a limit, apart from its decisions: its description, its check, and its times as header fields say them.

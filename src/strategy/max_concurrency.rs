@@ -62,47 +62,39 @@ impl MaxConcurrency {
         }
     }
 
-    /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),
-    /// whether or not a request waits. [`Permit::renew`](crate::Permit::renew) restarts the TTL;
-    /// [`Permit::reclaimed`](crate::Permit::reclaimed) notifies the holder.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tollgate::{Limiter, MaxConcurrency};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_secs(30)))?;
-    /// std::mem::forget(limiter.acquire().await?); // leaked
-    /// let start = tokio::time::Instant::now();
-    /// let _permit = limiter.acquire().await?;
-    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn ttl(self, ttl: Duration) -> Self {
-        Self {
-            ttl: Some(ttl),
-            ..self
-        }
-    }
+    setters! { const:
+        /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),
+        /// whether or not a request waits. [`Permit::renew`](crate::Permit::renew) restarts the TTL;
+        /// [`Permit::reclaimed`](crate::Permit::reclaimed) notifies the holder.
+        ///
+        /// ```
+        /// # use std::time::Duration;
+        /// use tollgate::{Limiter, MaxConcurrency};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_secs(30)))?;
+        /// std::mem::forget(limiter.acquire().await?); // leaked
+        /// let start = tokio::time::Instant::now();
+        /// let _permit = limiter.acquire().await?;
+        /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub ttl(ttl: Duration) => ttl = Some(ttl);
 
-    /// Adapts the limit to the [reports](crate::Permit::report) of the work; see [`Adapt`]. It starts at the limit of this
-    /// policy, or the nearest value between floor and ceiling.
-    ///
-    /// The largest cost of one request is the floor, since the limit may stay there.
-    ///
-    /// ```
-    /// use tollgate::{Adapt, Limiter, MaxConcurrency};
-    ///
-    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub const fn adapt(self, adapt: Adapt) -> Self {
-        Self {
-            adapt: Some(adapt),
-            ..self
-        }
+        /// Adapts the limit to the [reports](crate::Permit::report) of the work; see [`Adapt`]. It starts at the limit of this
+        /// policy, or the nearest value between floor and ceiling.
+        ///
+        /// The largest cost of one request is the floor, since the limit may stay there.
+        ///
+        /// ```
+        /// use tollgate::{Adapt, Limiter, MaxConcurrency};
+        ///
+        /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub adapt(adapt: Adapt) => adapt = Some(adapt);
     }
 
     pub(crate) const fn capacity(&self) -> u64 {

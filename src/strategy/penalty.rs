@@ -101,104 +101,76 @@ impl Penalty {
         }
     }
 
-    /// Halves the counter after each `half_life`, rounded down so that it reaches zero, instead of lowering it by a fixed amount.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Penalty, Rate};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(Penalty::new(8, Rate::per_second(1)).half_life(Duration::from_secs(10)))?;
-    /// assert!(limiter.try_acquire_many(8).is_ok());
-    /// tokio::time::advance(Duration::from_secs(20)).await;
-    /// assert_eq!(limiter.check(1).remaining(), 6); // 8, 4, 2
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn half_life(self, half_life: Duration) -> Self {
-        Self {
-            fall: Decay::HalfLife(half_life),
-            ..self
-        }
-    }
+    setters! { const:
+        /// Halves the counter after each `half_life`, rounded down so that it reaches zero, instead of lowering it by a fixed amount.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, Penalty, Rate};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::new(Penalty::new(8, Rate::per_second(1)).half_life(Duration::from_secs(10)))?;
+        /// assert!(limiter.try_acquire_many(8).is_ok());
+        /// tokio::time::advance(Duration::from_secs(20)).await;
+        /// assert_eq!(limiter.check(1).remaining(), 6); // 8, 4, 2
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub half_life(half_life: Duration) => fall = Decay::HalfLife(half_life);
 
-    /// The highest value to which denied attempts raise the counter (at most 4,294,967,295). The longest lock-out is the time that
-    /// the counter takes to fall from there. Defaults to twice the threshold; a lower value than the threshold counts as the
-    /// threshold.
-    ///
-    /// See the [type's example](Penalty#examples).
-    pub const fn ceiling(self, units: u64) -> Self {
-        Self {
-            ceiling: Some(units),
-            ..self
-        }
-    }
+        /// The highest value to which denied attempts raise the counter (at most 4,294,967,295). The longest lock-out is the time that
+        /// the counter takes to fall from there. Defaults to twice the threshold; a lower value than the threshold counts as the
+        /// threshold.
+        ///
+        /// See the [type's example](Penalty#examples).
+        pub ceiling(units: u64) => ceiling = Some(units);
 
-    /// Locks out for `first` (1 ns to 100 years) at a denied attempt. After the ban the counter is zero.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Penalty, Rate};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let minute = Duration::from_secs(60);
-    /// let limiter = Limiter::new(Penalty::new(3, Rate::per_second(1)).ban(minute).escalate(60 * minute))?;
-    /// let attempt = || limiter.try_acquire_many(3).is_ok();
-    /// assert!(attempt() && !attempt());
-    /// assert_eq!(limiter.check(1).retry_after(), Some(minute));
-    /// tokio::time::advance(minute).await;
-    /// assert!(attempt() && !attempt());
-    /// assert_eq!(limiter.check(1).retry_after(), Some(2 * minute));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn ban(self, first: Duration) -> Self {
-        Self {
-            ban: Some(first),
-            ..self
-        }
-    }
+        /// Locks out for `first` (1 ns to 100 years) at a denied attempt. After the ban the counter is zero.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, Penalty, Rate};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let minute = Duration::from_secs(60);
+        /// let limiter = Limiter::new(Penalty::new(3, Rate::per_second(1)).ban(minute).escalate(60 * minute))?;
+        /// let attempt = || limiter.try_acquire_many(3).is_ok();
+        /// assert!(attempt() && !attempt());
+        /// assert_eq!(limiter.check(1).retry_after(), Some(minute));
+        /// tokio::time::advance(minute).await;
+        /// assert!(attempt() && !attempt());
+        /// assert_eq!(limiter.check(1).retry_after(), Some(2 * minute));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub ban(first: Duration) => ban = Some(first);
 
-    /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (1 ns to 100 years; a shorter one than the
-    /// first counts as the first), until bans are [forgiven](Penalty::forgive_after). By default all bans have the same length. It
-    /// has no effect without a ban.
-    pub const fn escalate(self, longest: Duration) -> Self {
-        Self {
-            longest: Some(longest),
-            ..self
-        }
-    }
+        /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (1 ns to 100 years; a shorter one than the
+        /// first counts as the first), until bans are [forgiven](Penalty::forgive_after). By default all bans have the same length. It
+        /// has no effect without a ban.
+        pub escalate(longest: Duration) => longest = Some(longest);
 
-    /// Forgets [bans](Penalty::ban) once the counter has been at zero without a ban for this long (0 to 100 years). Defaults to the
-    /// length of the longest ban. It has no effect without a ban.
-    pub const fn forgive_after(self, idle: Duration) -> Self {
-        Self {
-            forgive_after: Some(idle),
-            ..self
-        }
-    }
+        /// Forgets [bans](Penalty::ban) once the counter has been at zero without a ban for this long (0 to 100 years). Defaults to the
+        /// length of the longest ban. It has no effect without a ban.
+        pub forgive_after(idle: Duration) => forgive_after = Some(idle);
 
-    /// Raises the counter by admitted attempts only. A denied attempt still starts a [ban](Penalty::ban).
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Penalty, Rate};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(Penalty::new(1, Rate::per_second(1)).ignore_denied())?;
-    /// assert!(limiter.try_acquire().is_ok());
-    /// assert!(limiter.try_acquire().is_err());
-    /// assert_eq!(limiter.check(1).retry_after(), Some(std::time::Duration::from_secs(1)));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn ignore_denied(self) -> Self {
-        Self {
-            counts_denied: false,
-            ..self
-        }
+        /// Raises the counter by admitted attempts only. A denied attempt still starts a [ban](Penalty::ban).
+        ///
+        /// ```
+        /// use tollgate::{Limiter, Penalty, Rate};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::new(Penalty::new(1, Rate::per_second(1)).ignore_denied())?;
+        /// assert!(limiter.try_acquire().is_ok());
+        /// assert!(limiter.try_acquire().is_err());
+        /// assert_eq!(limiter.check(1).retry_after(), Some(std::time::Duration::from_secs(1)));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub ignore_denied() => counts_denied = false;
     }
 
     /// The rate at which the counter falls; `None` if it has a [half-life](Penalty::half_life). See [`Penalty::get_threshold`].

@@ -68,56 +68,48 @@ impl TokenBucket {
         }
     }
 
-    /// Adds the units of the rate all at once at the end of each period, up to the burst, instead of evenly over it. Periods are
-    /// counted from the limiter's creation, also for a keyed limiter's keys and after a change of policy.
-    ///
-    /// Tokens that were not used stay. After .NET's
-    /// [`TokenBucketRateLimiter`](https://learn.microsoft.com/dotnet/api/system.threading.ratelimiting.tokenbucketratelimiteroptions)
-    /// (`TokensPerPeriod`, `ReplenishmentPeriod`) and bucket4j's [`refillIntervally`](https://bucket4j.com/8.7.0/toc.html). For a
-    /// quota that is reset each period, where unused units are lost, use a [`FixedWindow`](crate::FixedWindow).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Rate, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(5), 8).refill_each_period())?;
-    /// assert!(limiter.try_acquire_many(8).is_ok());
-    /// tokio::time::advance(Duration::from_millis(900)).await;
-    /// assert_eq!(limiter.check(5).retry_after(), Some(Duration::from_millis(100)));
-    /// assert_eq!(limiter.check(6).retry_after(), Some(Duration::from_millis(1_100)));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn refill_each_period(self) -> Self {
-        Self {
-            each_period: true,
-            ..self
-        }
-    }
+    setters! { const:
+        /// Adds the units of the rate all at once at the end of each period, up to the burst, instead of evenly over it. Periods are
+        /// counted from the limiter's creation, also for a keyed limiter's keys and after a change of policy.
+        ///
+        /// Tokens that were not used stay. After .NET's
+        /// [`TokenBucketRateLimiter`](https://learn.microsoft.com/dotnet/api/system.threading.ratelimiting.tokenbucketratelimiteroptions)
+        /// (`TokensPerPeriod`, `ReplenishmentPeriod`) and bucket4j's [`refillIntervally`](https://bucket4j.com/8.7.0/toc.html). For a
+        /// quota that is reset each period, where unused units are lost, use a [`FixedWindow`](crate::FixedWindow).
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, Rate, TokenBucket};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(5), 8).refill_each_period())?;
+        /// assert!(limiter.try_acquire_many(8).is_ok());
+        /// tokio::time::advance(Duration::from_millis(900)).await;
+        /// assert_eq!(limiter.check(5).retry_after(), Some(Duration::from_millis(100)));
+        /// assert_eq!(limiter.check(6).retry_after(), Some(Duration::from_millis(1_100)));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub refill_each_period() => each_period = true;
 
-    /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
-    ///
-    /// A bucket of a key fills from the first request or check on that names the key, also if that one is denied.
-    /// A [`KeyedLimiter`](crate::KeyedLimiter) and a [store](crate::store) forget a key with a full bucket only after the time that a
-    /// new bucket takes to fill. The key then starts with the initial tokens again.
-    ///
-    /// With fewer initial tokens than the burst, a key that was only denied or checked is also kept for that time. Where callers
-    /// can make up keys, such a bucket takes memory or a row for each of them; a full one takes none before the first grant.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Rate, TokenBucket};
-    ///
-    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(1), 10).initial(2))?;
-    /// assert_eq!(limiter.check(1).remaining(), 2);
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub const fn initial(self, tokens: u64) -> Self {
-        Self {
-            initial: Some(tokens),
-            ..self
-        }
+        /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
+        ///
+        /// A bucket of a key fills from the first request or check on that names the key, also if that one is denied.
+        /// A [`KeyedLimiter`](crate::KeyedLimiter) and a [store](crate::store) forget a key with a full bucket only after the time that a
+        /// new bucket takes to fill. The key then starts with the initial tokens again.
+        ///
+        /// With fewer initial tokens than the burst, a key that was only denied or checked is also kept for that time. Where callers
+        /// can make up keys, such a bucket takes memory or a row for each of them; a full one takes none before the first grant.
+        ///
+        /// ```
+        /// use tollgate::{Limiter, Rate, TokenBucket};
+        ///
+        /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(1), 10).initial(2))?;
+        /// assert_eq!(limiter.check(1).remaining(), 2);
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub initial(tokens: u64) => initial = Some(tokens);
     }
 }
 

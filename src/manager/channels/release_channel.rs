@@ -143,7 +143,7 @@ impl<'a> ReleaseChannel<'a> {
             return Ok(());
         };
         let policy = self.0.policy();
-        let has_one = |limit: &Limit| limit.description().lease_ttl().is_some();
+        let has_one = |limit: &Limit| limit.description().lease_ttl.is_some();
         if policy.limits().iter().any(has_one) {
             Ok(())
         } else {
