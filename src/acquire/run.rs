@@ -52,11 +52,7 @@ impl UnderPermit {
     }
 }
 
-impl<F, A> Future for Run<F, A>
-where
-    F: Future,
-    A: Future<Output = Result<Permit, AcquireError>>,
-{
+impl<F: Future, A: Future<Output = Result<Permit, AcquireError>>> Future for Run<F, A> {
     type Output = Result<F::Output, RunError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -57,12 +57,7 @@ fn count<F: Future>(running: &Running<F>) -> usize {
     }
 }
 
-impl<S, W, F> Stream for MapPermitted<S, W, F>
-where
-    S: Stream,
-    W: FnMut(S::Item) -> F,
-    F: Future,
-{
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> Stream for MapPermitted<S, W, F> {
     type Item = Result<F::Output, AcquireError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -95,12 +90,7 @@ where
     }
 }
 
-impl<S, W, F> FusedStream for MapPermitted<S, W, F>
-where
-    S: Stream,
-    W: FnMut(S::Item) -> F,
-    F: Future,
-{
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> FusedStream for MapPermitted<S, W, F> {
     fn is_terminated(&self) -> bool {
         self.items.is_terminated() && count(&self.running) == 0 && self.error.is_none()
     }
@@ -150,11 +140,8 @@ impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
     }
 }
 
-impl<S, W, F> Future for ForEachPermitted<S, W, F>
-where
-    S: Stream,
-    W: FnMut(S::Item) -> F,
-    F: Future<Output = ()>,
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future<Output = ()>> Future
+    for ForEachPermitted<S, W, F>
 {
     type Output = Result<(), AcquireError>;
 

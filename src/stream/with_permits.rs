@@ -63,9 +63,7 @@ impl<S: Stream> WithPermits<S> {
     pub fn into_inner(self) -> (S, Option<S::Item>) {
         (self.source.into_inner(), self.item)
     }
-}
 
-impl<S: Stream> WithPermits<S> {
     /// Polls for an item, and for the permit that `ask` makes of its ticket; `join` makes what is given out.
     #[inline]
     pub(super) fn poll_item<P, R>(

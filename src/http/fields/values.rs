@@ -24,6 +24,19 @@ pub struct FieldValues<'a> {
     partition_key: Option<&'a [u8]>,
 }
 
+getters!(FieldValues<'_> {
+    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
+    /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
+    /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
+    ///
+    /// Where all clients share a limit, [`ProblemType::ReducedCapacity`] is the better choice for it.
+    pub problem_type: problem -> ProblemType,
+
+    pub(super) is_denied: is_denied -> bool,
+
+    pub(super) denied_by: denied_by -> Option<usize>,
+});
+
 impl<'a> FieldValues<'a> {
     /// A request was granted, and the limits are as
     /// [`try_acquire_explained`](crate::PermitRequest::try_acquire_explained) or
@@ -119,16 +132,6 @@ impl<'a> FieldValues<'a> {
         pub partition_key(key: &'a [u8]) => partition_key = Some(key);
     }
 
-    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
-    /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
-    /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
-    ///
-    /// Where all clients share a limit, [`ProblemType::ReducedCapacity`] is the better choice for it.
-    #[must_use]
-    pub const fn problem_type(&self) -> ProblemType {
-        self.problem
-    }
-
     setters! { const:
         /// What the next request of this client will probably cost.
         pub(in crate::http) cost(cost: u64) => cost = cost;
@@ -138,16 +141,8 @@ impl<'a> FieldValues<'a> {
         self.limits
     }
 
-    pub(super) const fn is_denied(&self) -> bool {
-        self.is_denied
-    }
-
     pub(super) const fn has_partition_key(&self) -> bool {
         self.partition_key.is_some()
-    }
-
-    pub(super) const fn denied_by(&self) -> Option<usize> {
-        self.denied_by
     }
 
     /// The limit that denied has none left for this request, whatever it has for a smaller one.

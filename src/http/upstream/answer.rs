@@ -40,21 +40,17 @@ pub struct UpstreamQuota<'h> {
     pub window: Option<Duration>,
 }
 
-impl<'h> UpstreamAnswer<'h> {
+getters!(UpstreamAnswer<'_> {
     /// Whether the upstream denied the request for a limit: status 429 or 503, and what the
     /// [family](super::UpstreamFamily) adds.
-    #[must_use]
-    pub const fn is_limited(&self) -> bool {
-        self.limited
-    }
+    pub is_limited: limited -> bool,
 
     /// How long to wait before the next request, at most the reader's [`max_wait`](super::UpstreamReader::max_wait). It takes
     /// precedence over the resets of quotas.
-    #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
-    }
+    pub retry_after: retry_after -> Option<Duration>,
+});
 
+impl<'h> UpstreamAnswer<'h> {
     /// The quotas, in the order in which they were read; of a list the first eight.
     #[must_use]
     pub fn quotas(&self) -> &[UpstreamQuota<'h>] {
