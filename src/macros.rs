@@ -39,3 +39,19 @@ macro_rules! setters {
         })*
     };
 }
+
+/// `manager_view!("doc", Name, method)`: a type for some of the methods of a manager, which `Manager::method` returns.
+macro_rules! manager_view {
+    ($doc:literal, $name:ident, $method:ident) => {
+        #[doc = $doc]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name<'a>(&'a Arc<Manager>);
+
+        impl Manager {
+            #[inline(always)]
+            pub(crate) fn $method(self: &Arc<Self>) -> $name<'_> {
+                $name(self)
+            }
+        }
+    };
+}

@@ -139,7 +139,7 @@ impl Progress {
             Self::Boxed(ref mut ticket) => {
                 let ticket = unshared(ticket);
                 let enqueued = ready!(advance_boxed(ticket, manager, waker, &mut granted));
-                return deliver(manager, ticket.cost(), enqueued, granted);
+                return deliver(manager, ticket.options.cost, enqueued, granted);
             }
         };
         mem::forget(mem::replace(self, Self::Done)); // a future without a ticket has nothing to drop

@@ -98,11 +98,6 @@ impl Ticket {
         Poll::Ready(explained)
     }
 
-    /// Resets an answered ticket, for the same request again.
-    pub(crate) fn start_over(&mut self) {
-        self.stage = TicketStage::New;
-    }
-
     #[inline(always)]
     pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
         if let TicketStage::Queued(id) = self.stage {
@@ -129,10 +124,6 @@ impl Ticket {
         let mut granted = TimedGrant::NOTHING;
         let enqueued = ready!(self.advance_after_delay(manager, waker, &mut granted));
         deliver(manager, self.options.cost, enqueued, granted)
-    }
-
-    pub(super) fn cost(&self) -> u64 {
-        self.options.cost
     }
 
     /// [`Ticket::poll_with`], without making the permit. It first waits for the jitter of the request, which has not entered the queue
@@ -301,7 +292,7 @@ impl OwnedTicket {
     /// Polls for the permit of the present request; the poll after its answer begins another one.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         let answer = ready!(self.ticket.poll(&self.manager, cx));
-        self.ticket.start_over();
+        self.ticket.stage = TicketStage::New;
         Poll::Ready(answer)
     }
 
@@ -332,7 +323,7 @@ impl OwnedTicket {
                     return Poll::Pending;
                 };
                 self.ticket.give_up(&self.manager);
-                self.ticket.start_over();
+                self.ticket.stage = TicketStage::New;
                 Poll::Ready(Err(no_rate))
             }
         }

@@ -34,15 +34,11 @@ pub(crate) struct FinalTotals {
     pub(crate) clock: Option<Clock>,
 }
 
-/// The manager of a key that is active.
-#[derive(Clone, Copy)]
-pub(crate) struct ActiveKey<'a>(&'a Arc<Manager>);
-
-impl Manager {
-    pub(crate) fn active_key(self: &Arc<Self>) -> ActiveKey<'_> {
-        ActiveKey(self)
-    }
-}
+manager_view!(
+    "The manager of a key that is active.",
+    ActiveKey,
+    active_key
+);
 
 impl ActiveKey<'_> {
     /// [`Manager::set_policy`] with its plan, if the present plan is another one.

@@ -67,7 +67,7 @@ pub(crate) struct PerPlan {
     id_prefix: u64,
     /// The clock of a new state.
     clock: Lock<Clock>,
-    time_source: TimeSource,
+    pub(super) time_source: TimeSource,
     /// Whether time mattered to the latest request under a lock.
     reads_clock: AtomicBool,
     /// Whether the latest `acquire` under a lock had to wait: see `InChannel::acquire`.
@@ -309,11 +309,6 @@ impl Manager {
         self.state.lock()
     }
 
-    #[inline(always)]
-    pub(super) fn time_source(&self) -> TimeSource {
-        self.common().time_source
-    }
-
     /// The lock for a new request, and the present moment. The clock is read before, if it is likely to be needed: under the lock
     /// that would keep others waiting. A `reading` that was just taken is used.
     #[inline(always)]
@@ -321,7 +316,7 @@ impl Manager {
         let common = self.common();
         let read = || {
             let reads_clock = common.reads_clock.load(Relaxed);
-            reads_clock.then(|| self.time_source().now())
+            reads_clock.then(|| common.time_source.now())
         };
         let reading = reading.or_else(read);
         let mut state = self.lock();
@@ -341,16 +336,11 @@ impl Manager {
         let now = match self.state.word.kind() {
             Kind::Places => latest,
             Kind::Rate => {
-                let Registered { clock, rate } = self.registered()?;
+                let Registered { clock, rate } = self.common().registered.as_ref()?;
                 Moment::from_nanos(rate.present(clock.moment(reading?)?.nanos())?)
             }
         };
         (now >= latest).then_some((state, now))
-    }
-
-    #[inline(always)]
-    pub(super) fn registered(&self) -> Option<&Registered> {
-        self.common().registered.as_ref()
     }
 
     /// Whether observers get the events of this manager.

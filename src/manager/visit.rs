@@ -63,7 +63,7 @@ impl Manager {
         }
         let reading = match self.state.word.kind() {
             Kind::Places => None,
-            Kind::Rate => Some(self.time_source().now()),
+            Kind::Rate => Some(self.common().time_source.now()),
         };
         if let Some((state, now)) = self.peek_at(reading) {
             return question(state.schedule.outlook(), now); // where a word decides, nothing is due

@@ -22,16 +22,7 @@ use crate::manager::visit::Visit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
-/// How requests enter.
-#[derive(Clone, Copy)]
-pub(crate) struct InChannel<'a>(&'a Arc<Manager>);
-
-impl Manager {
-    #[inline(always)]
-    pub(crate) fn in_channel(self: &Arc<Self>) -> InChannel<'_> {
-        InChannel(self)
-    }
-}
+manager_view!("How requests enter.", InChannel, in_channel);
 
 impl<'a> InChannel<'a> {
     /// Grants in place, or charges nothing.
@@ -47,7 +38,7 @@ impl<'a> InChannel<'a> {
                 None => self.try_acquire_past_word(cost, caller, None),
             },
             Kind::Rate => {
-                let reading = self.0.time_source().now();
+                let reading = self.0.common().time_source.now();
                 match self.take_rate(reading, cost) {
                     Some(granted) => Ok(P::spent(self.0.common().id_prefix(0), granted, cost)),
                     None => self.try_acquire_past_word(cost, caller, Some(reading)),
@@ -61,13 +52,15 @@ impl<'a> InChannel<'a> {
     #[inline(always)]
     pub(crate) fn spend(self, cost: u64) -> bool {
         matches!(self.0.state.word.kind(), Kind::Rate)
-            && self.take_rate(self.0.time_source().now(), cost).is_some()
+            && self
+                .take_rate(self.0.common().time_source.now(), cost)
+                .is_some()
     }
 
     /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
     #[inline(always)]
     fn take_rate(self, reading: Reading, cost: u64) -> Option<TimedGrant> {
-        let Registered { clock, rate } = self.0.registered()?;
+        let Registered { clock, rate } = self.0.common().registered.as_ref()?;
         let at = clock.moment(reading)?;
         let (fence, reached) = self.0.state.word.take_rate(rate, at.nanos(), cost)?;
         let claim = Claim::of_rate(reached.get());
@@ -249,7 +242,7 @@ impl<'a> InChannel<'a> {
                 None
             }
             Kind::Rate => {
-                let reading = self.0.time_source().now();
+                let reading = self.0.common().time_source.now();
                 if let Some(taken) = self.take_rate(reading, cost) {
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));

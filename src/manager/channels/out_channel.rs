@@ -15,16 +15,7 @@ use crate::manager::time::clock::ClockOrigin;
 use crate::manager::visit::Visit;
 use crate::snapshot::LimitStatus;
 
-/// How answers leave.
-#[derive(Clone, Copy)]
-pub(crate) struct OutChannel<'a>(&'a Arc<Manager>);
-
-impl Manager {
-    #[inline(always)]
-    pub(crate) fn out_channel(self: &Arc<Self>) -> OutChannel<'_> {
-        OutChannel(self)
-    }
-}
+manager_view!("How answers leave.", OutChannel, out_channel);
 
 impl<'a> OutChannel<'a> {
     /// Takes the answer to a queued request of `cost`, if there is one; then the id is spent.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::request_options::RequestOptions;
+use super::request_options::{RequestOptions, nonzero_nanos};
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, Grant, UnitCosts};
@@ -20,16 +20,13 @@ use crate::manager::visit::Visit;
 use crate::policy::Limit;
 use crate::strategy::{Moment, Outcome};
 
-/// How permits come back, and what their holders ask in the meantime.
-#[derive(Clone, Copy)]
-pub(crate) struct ReleaseChannel<'a>(&'a Arc<Manager>);
+manager_view!(
+    "How permits come back, and what their holders ask in the meantime.",
+    ReleaseChannel,
+    release_channel
+);
 
 impl Manager {
-    #[inline(always)]
-    pub(crate) fn release_channel(self: &Arc<Self>) -> ReleaseChannel<'_> {
-        ReleaseChannel(self)
-    }
-
     /// Gives back what the claim of a grant holds, if it holds anything.
     pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         if claim == Claim::PLACE {
@@ -154,8 +151,8 @@ impl<'a> ReleaseChannel<'a> {
     /// Gives the permit of a grant the TTL that its request asked for, if it did.
     #[inline(never)]
     pub(crate) fn limit_ttl(self, grant: Grant, options: &RequestOptions) {
-        if let (Some(own), Some(lease)) = (options.own_ttl(), grant.claim.lease()) {
-            self.set_own_ttl(lease, grant.fence, own, false);
+        if let (Some(own), Some(lease)) = (options.ttl(), grant.claim.lease()) {
+            self.set_own_ttl(lease, grant.fence, nonzero_nanos(own), false);
         }
     }
 

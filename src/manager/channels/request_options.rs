@@ -65,12 +65,6 @@ impl RequestOptions {
         }
     }
 
-    /// The TTL in nanoseconds, as [`nonzero_nanos`] counts them.
-    #[inline(always)]
-    pub(crate) fn own_ttl(&self) -> Option<NonZeroU64> {
-        self.ttl().map(nonzero_nanos)
-    }
-
     #[inline(always)]
     pub(crate) fn ttl(&self) -> Option<Duration> {
         self.rare.as_ref()?.ttl
