@@ -1,7 +1,6 @@
 //! A store in Redis.
 
 mod connections;
-mod error;
 mod names;
 mod releases;
 mod script;
@@ -20,7 +19,7 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connections::Connections;
+use connections::{Connections, answer_error, call_error, connect_error, is_unknown_script};
 use names::{NAME, Names};
 use script::{MAX_LIMITS, PolicyScript};
 
@@ -130,9 +129,7 @@ impl RedisStoreBuilder {
     ///
     /// [`StoreError::Unreachable`] if the text is no address of a Redis server.
     pub fn build(self) -> Result<RedisStore, StoreError> {
-        let client = self
-            .client
-            .map_err(|error| error::of_connecting(NAME, error))?;
+        let client = self.client.map_err(|error| connect_error(NAME, error))?;
         let (connections, names) = (
             Connections::new(client, self.timeout),
             Names::new(&self.prefix),
@@ -192,7 +189,7 @@ impl RedisShared {
             .connections
             .send(cmd, self.connections.deadline())
             .await?;
-        answer.map_err(|error| error::of_call(&self.connections.store, at, error))
+        answer.map_err(|error| call_error(&self.connections.store, at, error))
     }
 }
 
@@ -224,17 +221,17 @@ impl Store for RedisStore {
                 .arg(&keys);
             wire::write_arguments(&mut cmd, &call, &script, &shared.names);
             let (store, state) = (&shared.connections.store, &keys[0]);
-            let of_call = |error| error::of_call(store, state, error);
+            let failed = |error| call_error(store, state, error);
             let by = shared.connections.deadline();
             let mut answer = shared.connections.send(&cmd, by).await?;
             // A script that the server does not know never ran, so the call may be sent again.
-            if answer.as_ref().is_err_and(error::is_unknown_script) {
+            if answer.as_ref().is_err_and(is_unknown_script) {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(&script.text);
-                shared.connections.send(&load, by).await?.map_err(of_call)?;
+                shared.connections.send(&load, by).await?.map_err(failed)?;
                 answer = shared.connections.send(&cmd, by).await?;
             }
-            wire::read(&answer.map_err(of_call)?, &call, store, state)
+            wire::read(&answer.map_err(failed)?, &call, store, state)
         })
     }
 
@@ -273,7 +270,7 @@ impl Store for RedisStore {
                 let answer = shared.send(&cmd, &pattern).await?;
                 let Ok((next, names)) = redis::from_redis_value::<(Vec<u8>, Vec<Vec<u8>>)>(answer)
                 else {
-                    return Err(error::of_answer(&shared.connections.store));
+                    return Err(answer_error(&shared.connections.store));
                 };
                 page.keys.extend(
                     names

@@ -6,14 +6,14 @@ use crate::strategy::Moment;
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     /// The numbers of leases that came back.
-    returns: Vec<u64>,
-    /// Returns that may not have arrived, and when their leases expire anyway.
-    unconfirmed: Vec<(u64, Moment)>,
-    settlements: Vec<Settlement>,
+    pub(super) returns: Vec<u64>,
+    /// Returns that may not have arrived, of leases that may exist, and when these expire anyway.
+    pub(super) unconfirmed: Vec<(u64, Moment)>,
+    pub(super) settlements: Vec<Settlement>,
     /// The sum of the charges without a request.
     charge: Option<Settlement>,
-    /// Since when settlements have failed, and are sent again and again.
-    unsent_since: Option<Moment>,
+    /// Since when settlements have failed, and are sent again and again. `None`: the store has answered since.
+    pub(super) unsent_since: Option<Moment>,
     /// How many resets are under way.
     resets: u32,
     /// Settlements that are sent only if these resets fail.
@@ -31,14 +31,6 @@ impl Debts {
         !self.returns.is_empty() || !self.settlements.is_empty() || self.charge.is_some()
     }
 
-    pub(super) fn add_return(&mut self, number: u64) {
-        self.returns.push(number);
-    }
-
-    pub(super) fn add_settlement(&mut self, settlement: Settlement) {
-        self.settlements.push(settlement);
-    }
-
     /// Charges are one sum, however many come while the store does not answer.
     pub(super) fn add_charge(&mut self, charge: Settlement) {
         match &mut self.charge {
@@ -49,11 +41,6 @@ impl Debts {
                 .for_each(|(sum, units)| *sum = sum.saturating_add(*units)),
             none => *none = Some(charge),
         }
-    }
-
-    /// Adds returns of leases that may exist, and when these expire.
-    pub(super) fn add_unconfirmed(&mut self, returns: impl IntoIterator<Item = (u64, Moment)>) {
-        self.unconfirmed.extend(returns);
     }
 
     /// Returns of leases that have expired need no confirmation.
@@ -88,11 +75,6 @@ impl Debts {
         charges
             .into_iter()
             .for_each(|charge| self.add_charge(charge));
-    }
-
-    /// The store has answered a call.
-    pub(super) fn note_reply(&mut self) {
-        self.unsent_since = None;
     }
 
     /// A call with these settlements has failed. They are sent again, unless the store may have got them. After two minutes they are

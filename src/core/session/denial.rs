@@ -23,7 +23,7 @@ pub(super) struct Denial {
     /// The costs of the first ask that was not granted, for each limit.
     costs: Box<[u64]>,
     /// When the costs are admitted, as the store says.
-    ready_at: Moment,
+    pub(super) ready_at: Moment,
     /// When to ask again: then, or a while later.
     pub(super) until: Moment,
     /// A release may end it sooner.
@@ -74,11 +74,6 @@ impl Denial {
     /// Whether exactly these costs were denied. Then they are admitted at its instant.
     pub(super) fn is_of(&self, costs: &[u64]) -> bool {
         *self.costs == *costs
-    }
-
-    /// Whether the store would still deny its costs.
-    pub(super) fn lasts(&self, now: Moment) -> bool {
-        now < self.ready_at
     }
 
     /// Whether these costs are denied at least as long.

@@ -62,7 +62,8 @@ impl<'a> StoreOutlook<'a> {
 
     /// Whether the store has denied exactly these costs, still would, and need not learn of the attempt: a penalty is to count each.
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
-        let denies = |denial: &Denial| denial.lasts(self.now) && self.is_denial_of(denial, costs);
+        let denies =
+            |denial: &Denial| self.now < denial.ready_at && self.is_denial_of(denial, costs);
         !self.limits().counts_denials() && self.known_denial(costs).is_some_and(denies)
     }
 

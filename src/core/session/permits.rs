@@ -144,14 +144,14 @@ impl StoreSession {
     /// A grant of the store that no request takes.
     pub(super) fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
         if self.gate.holds_places() {
-            self.debts.add_return(number);
+            self.debts.returns.push(number);
         }
         self.decline_units(charged, granted_at);
     }
 
     /// Prefetched units that are not needed go back.
     pub(super) fn give_back_unused(&mut self, unused: Option<UnusedUnits>) {
-        if let Some(UnusedUnits { units, granted_at }) = unused {
+        if let Some((units, granted_at)) = unused {
             let charged = self.gate.limits().costs_of_each(Costs::plain(units));
             self.decline_units(charged, granted_at);
         }
@@ -161,14 +161,14 @@ impl StoreSession {
     fn decline_units(&mut self, charged: Box<[u64]>, granted_at: u64) {
         let actual = vec![0; charged.len()];
         let settlement = Settlement::new(granted_at, charged, actual);
-        self.debts.add_settlement(settlement);
+        self.debts.settlements.push(settlement);
     }
 
     /// A permit came back, or was reclaimed: its lease goes back to the store.
     fn give_back(&mut self, fence: u64) {
         let grant = self.grants.by_fence.remove(&fence);
         if let Some((_, number)) = grant.and_then(|grant| grant.lease) {
-            self.debts.add_return(number);
+            self.debts.returns.push(number);
         }
     }
 
@@ -235,7 +235,7 @@ impl StoreSession {
             .collect();
         if actual != charged {
             let settlement = Settlement::new(granted_at?, charged, actual);
-            self.debts.add_settlement(settlement);
+            self.debts.settlements.push(settlement);
         }
         Some(())
     }

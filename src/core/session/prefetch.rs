@@ -27,12 +27,8 @@ pub(super) struct Prefetch {
     filled: u64,
 }
 
-/// Units that go back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct UnusedUnits {
-    pub(super) units: u64,
-    pub(super) granted_at: u64,
-}
+/// Units that go back, and when the store granted them.
+pub(super) type UnusedUnits = (u64, u64);
 
 impl Prefetch {
     pub(super) fn new(options: PrefetchOptions) -> Self {
@@ -112,10 +108,7 @@ impl Prefetch {
     pub(super) fn empty(&mut self) -> Option<UnusedUnits> {
         self.kept_until = Moment::NEVER;
         let units = std::mem::take(&mut self.units);
-        (units > 0).then_some(UnusedUnits {
-            units,
-            granted_at: self.granted_at,
-        })
+        (units > 0).then_some((units, self.granted_at))
     }
 }
 
@@ -142,26 +135,14 @@ mod tests {
         assert_eq!(prefetch.take(now, 1), Some((54, 7)));
         assert!(prefetch.runs_low());
         assert_eq!(prefetch.wanted(), 10 - 3);
-        assert_eq!(
-            prefetch.fill(now, 7, 90, 9),
-            Some(UnusedUnits {
-                units: 3,
-                granted_at: 7
-            })
-        );
+        assert_eq!(prefetch.fill(now, 7, 90, 9), Some((3, 7)));
         assert_eq!(
             (prefetch.ends_at(), prefetch.take(now.plus(10), 1)),
             (now.plus(10), None)
         );
         assert_eq!(
             (prefetch.empty(), prefetch.ends_at()),
-            (
-                Some(UnusedUnits {
-                    units: 7,
-                    granted_at: 9
-                }),
-                Moment::NEVER
-            )
+            (Some((7, 9)), Moment::NEVER)
         );
     }
 }

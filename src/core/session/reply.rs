@@ -47,7 +47,7 @@ impl SessionStep<'_> {
         self.keep_prefetched(&call, reply);
         let random = self.session.random();
         let session = &mut *self.session;
-        session.debts.note_reply();
+        session.debts.unsent_since = None;
         session.fallback.end();
         session.back_off = BackOff::default();
         session.calls.clocks = Some((now, reply.now));
@@ -244,7 +244,7 @@ impl SessionStep<'_> {
             return;
         };
         let debts = &mut self.session.debts;
-        debts.add_unconfirmed(call.returns.drain(..));
+        debts.unconfirmed.append(&mut call.returns);
         let settlements = mem::take(&mut call.settlements);
         if !settlements.is_empty() && !call.was_reset {
             debts.send_again(self.now, settlements, *may_have_run);
@@ -253,7 +253,7 @@ impl SessionStep<'_> {
             // It may have been granted. Its rates count as spent, and its places come back.
             let expires_at = self.now.plus(self.session.lease_ttl());
             let numbers = call.asks.iter().map(|(_, number, _)| (number, expires_at));
-            self.session.debts.add_unconfirmed(numbers);
+            self.session.debts.unconfirmed.extend(numbers);
         }
         let rule = self
             .session

@@ -1,4 +1,4 @@
-//! A connection for each runtime that calls.
+//! A connection for each runtime that calls, and what an error of the client means for the call.
 //!
 //! A connection's task lives in the runtime that made it, and ends with it. So each runtime has a connection of its own, which
 //! all its calls share. A connection that breaks, or has not answered in time, is given up: the next call makes another. Nothing
@@ -13,7 +13,6 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErr
 use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::error;
 use crate::error::StoreError;
 use crate::lock::Lock;
 
@@ -110,7 +109,7 @@ impl Connections {
                 .set_response_timeout(None);
             let connects = client.get_multiplexed_async_connection_with_config(&config);
             match timeout(limit, connects).await {
-                Ok(connection) => connection.map_err(|error| error::of_connecting(&store, error)),
+                Ok(connection) => connection.map_err(|error| connect_error(&store, error)),
                 Err(elapsed) => Err(StoreError::unreachable(&store, elapsed)),
             }
         });
@@ -130,3 +129,42 @@ impl Connections {
 
 // Without the client, which has the password.
 debug_fields! { Connections, |connections| store = connections.store, timeout = connections.timeout }
+
+/// The connection was not made, so that nothing was sent.
+pub(super) fn connect_error(store: &str, error: RedisError) -> StoreError {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
+        ErrorKind::Server(_)
+        | ErrorKind::Extension
+        | ErrorKind::AuthenticationFailed
+        | ErrorKind::RESP3NotSupported => StoreError::refused(store, error),
+        _ => StoreError::unreachable(store, error),
+    }
+}
+
+/// A command was sent. `at` is the key that it was for.
+pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError {
+    let wrong_type = error.code() == Some("WRONGTYPE")
+        || error
+            .detail()
+            .is_some_and(|detail| detail.contains("WRONGTYPE"));
+    match error.kind() {
+        _ if wrong_type => StoreError::damaged(store, at),
+        // The server says so before it looks at a command.
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
+        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
+            StoreError::refused(store, error)
+        }
+        _ => StoreError::unanswered(store, error),
+    }
+}
+
+/// An answer that no script of a limiter gives: from a proxy, or from another kind of server.
+pub(super) fn answer_error(store: &str) -> StoreError {
+    StoreError::unanswered(store, "the answer is none of a limiter's script")
+}
+
+/// Whether the server does not know a script, and so has not run it.
+pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

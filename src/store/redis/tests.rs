@@ -90,7 +90,7 @@ impl Server {
         let value = cmd
             .query(&mut self.connection)
             .or_else(|error: redis::RedisError| {
-                if !super::error::is_unknown_script(&error) {
+                if !super::is_unknown_script(&error) {
                     return Err(error);
                 }
                 redis::cmd("SCRIPT")

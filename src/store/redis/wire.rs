@@ -3,7 +3,7 @@
 
 use redis::{Cmd, Value};
 
-use super::error;
+use super::connections::answer_error;
 use super::names::{self, Names};
 use super::script::PolicyScript;
 use crate::error::StoreError;
@@ -135,9 +135,7 @@ pub(super) fn read(
     state: &str,
 ) -> Result<Reply, StoreError> {
     match answer {
-        Value::BulkString(packed) => {
-            read_reply(packed, call).ok_or_else(|| error::of_answer(store))
-        }
+        Value::BulkString(packed) => read_reply(packed, call).ok_or_else(|| answer_error(store)),
         Value::Array(items) => Err(match &items[..] {
             [Value::Int(1)] => StoreError::too_late(store),
             [Value::Int(2), Value::BulkString(stored)] => {
@@ -145,9 +143,9 @@ pub(super) fn read(
                 StoreError::policy_differs(call, stored)
             }
             [Value::Int(3)] => StoreError::damaged(store, state),
-            _ => error::of_answer(store),
+            _ => answer_error(store),
         }),
-        _ => Err(error::of_answer(store)),
+        _ => Err(answer_error(store)),
     }
 }
 
