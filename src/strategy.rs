@@ -15,7 +15,6 @@ mod pace;
 mod penalty;
 mod rule;
 mod sliding_window;
-mod slope;
 mod throttle;
 mod token_bucket;
 mod usage;
@@ -35,11 +34,10 @@ pub(crate) use description::{Describe, Description, Guards};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::Places;
 pub(crate) use moment::Moment;
-pub(crate) use pace::{PaceRule, RefundBound};
+pub(crate) use pace::{PaceRule, RefundBound, gcd};
 pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::{LimitRule, Rule};
 pub(crate) use sliding_window::{CounterRule, Log, LogRule};
-pub(crate) use slope::Slope;
 pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
@@ -49,6 +47,19 @@ pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// The state of a limit as plain words, as a table of keys stores it.
 pub(crate) type StateWords = [u64; 2];
+
+/// A rate at an instant, as a line: some parts are used, and parts are refilled at a constant rate. All numbers but the time are in
+/// parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slope {
+    pub(crate) parts_per_nano: u64,
+    pub(crate) parts_per_unit: u64,
+    /// The most that may be used at the same time.
+    pub(crate) tolerance: u64,
+    pub(crate) used: u64,
+    /// Nanoseconds for which this holds from that instant on.
+    pub(crate) holds_for: u64,
+}
 
 /// The answer of one limit to a caller that does not wait.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,8 @@
 
 use strsim::osa_distance;
 
+use crate::strategy::gcd;
+
 /// No longer word is compared with others.
 const MAX_LEN: usize = 24;
 
@@ -73,14 +75,6 @@ fn whole_units(decimal: &str) -> Option<(u64, u64)> {
         .ok()?
         .checked_mul(periods)?
         .checked_add(fraction.parse().ok()?)?;
-    let divisor = greatest_common_divisor(units, periods);
+    let divisor = gcd(units, periods);
     Some((units / divisor, periods / divisor))
-}
-
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a.max(1)
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
 }

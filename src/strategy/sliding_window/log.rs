@@ -4,7 +4,6 @@ use super::super::usage::carried_age;
 use super::super::{LimitReport, Moment, Ratio, Usage};
 use super::grants::{FEW, Grants};
 
-mod entries;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +22,22 @@ pub(crate) struct LogRule {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     grants: Grants,
+}
+
+impl Log {
+    /// Builds a log from grants in the order of time, as [`LogRule::counting`] returns them. `None` if these cannot be the grants
+    /// of a log.
+    pub(crate) fn new(grants: Vec<(Moment, u64)>) -> Option<Self> {
+        let in_order = grants.is_sorted_by(|earlier, later| earlier.0 < later.0)
+            && grants.iter().all(|(_, units)| *units > 0);
+        let countable = grants
+            .iter()
+            .try_fold(0_u64, |sum, (_, units)| sum.checked_add(*units))
+            .is_some();
+        (in_order && countable).then(|| Self {
+            grants: Grants::new(grants),
+        })
+    }
 }
 
 impl LogRule {
@@ -189,5 +204,12 @@ impl LogRule {
         log.grants
             .last()
             .map_or(now, |granted| self.leaves(granted).max(now))
+    }
+
+    /// The grants that count now, oldest first: when, and how many units.
+    pub(crate) fn counting(&self, log: &Log, now: Moment) -> Vec<(Moment, u64)> {
+        let mut grants = log.grants.to_vec();
+        grants.retain(|(granted, _)| self.leaves(*granted) > now);
+        grants
     }
 }
