@@ -13,7 +13,7 @@ use futures_util::future::{Either, select, select_all};
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use crate::acquire::{OwnedTicket, PermitRequest};
+use crate::acquire::{OwnedTicket, PermitRequest, Reservation};
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -129,6 +129,21 @@ impl GroupPermit {
     pub fn release(self) {
         drop(self);
     }
+
+    /// Completes when one of the permits is reclaimed: the place of the first.
+    async fn first_reclaim(&self) -> usize {
+        let permits = self.permits.iter();
+        first_of(permits.map(|permit| Box::pin(permit.reclaimed()))).await
+    }
+
+    fn reclaimed(&self, place: usize) -> GroupError<RunError> {
+        self.group.error(
+            place,
+            RunError::Reclaimed {
+                id: self.permits[place].id(),
+            },
+        )
+    }
 }
 
 impl LimiterGroup {
@@ -230,20 +245,20 @@ impl LimiterGroup {
         let deadline = options
             .timeout
             .and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut held = None::<RefundOnDrop>;
+        let mut held = None::<HeldMember>;
         for _ in 0..OPTIMISTIC_ROUNDS {
             // A task that acquires in a loop must yield to other tasks.
             coop::consume_budget().await;
             let denied_by =
                 match self.try_all(held.as_ref().map(|held| held.member), &options, true) {
-                    Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
+                    Ok(permits) if held.as_ref().is_some_and(|held| !held.permit.renew()) => {
                         permits.into_iter().for_each(|permit| _ = permit.refund());
                         held = None;
                         continue;
                     }
                     Ok(mut permits) => {
                         if let Some(held) = held {
-                            permits.insert(held.member, held.keep());
+                            permits.insert(held.member, held.permit.keep());
                         }
                         return Ok(self.permit(permits));
                     }
@@ -271,9 +286,9 @@ impl LimiterGroup {
     ) -> Result<GroupPermit, GroupError<AcquireError>> {
         let mut order: Vec<usize> = (0..self.members.len()).collect();
         order.sort_unstable_by_key(|&member| Arc::as_ptr(self.members[member].manager()));
-        let mut held: Vec<RefundOnDrop> = Vec::with_capacity(order.len());
+        let mut held: Vec<HeldMember> = Vec::with_capacity(order.len());
         loop {
-            held.retain(RefundOnDrop::renew);
+            held.retain(|held| held.permit.renew());
             match order
                 .iter()
                 .find(|&&member| held.iter().all(|held| held.member != member))
@@ -288,7 +303,7 @@ impl LimiterGroup {
             }
         }
         held.sort_unstable_by_key(|held| held.member);
-        Ok(self.permit(held.into_iter().map(RefundOnDrop::keep).collect()))
+        Ok(self.permit(held.into_iter().map(|held| held.permit.keep()).collect()))
     }
 
     /// Waits for one limiter, until the `deadline` of the whole request, or until another member is closed. `held` are the permits
@@ -298,16 +313,16 @@ impl LimiterGroup {
         member: usize,
         mut options: RequestOptions,
         deadline: Option<Instant>,
-        held: &[RefundOnDrop],
-    ) -> Result<RefundOnDrop, GroupError<AcquireError>> {
+        held: &[HeldMember],
+    ) -> Result<HeldMember, GroupError<AcquireError>> {
         if let Some(deadline) = deadline {
             options.timeout = Some(deadline.saturating_duration_since(Instant::now()));
         }
         let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), options);
         match select(ticket, pin!(self.closing_of_another(member, held))).await {
-            Either::Left((Ok(permit), _)) => Ok(RefundOnDrop {
+            Either::Left((Ok(permit), _)) => Ok(HeldMember {
                 member,
-                permit: Some(permit),
+                permit: Reservation::granted(permit),
             }),
             Either::Left((Err(error), _)) => Err(self.error(member, error)),
             Either::Right((closed, _)) => Err(self.error(closed, AcquireError::Closed)),
@@ -316,7 +331,7 @@ impl LimiterGroup {
 
     /// Completes when a member other than `awaited` refuses the new request that the group needs to make there. Members whose
     /// permits are `held` need none. The queue of `awaited` reports its own closing.
-    async fn closing_of_another(&self, awaited: usize, held: &[RefundOnDrop]) -> usize {
+    async fn closing_of_another(&self, awaited: usize, held: &[HeldMember]) -> usize {
         let is_held = |member| held.iter().any(|held| held.member == member);
         let others: Vec<usize> = (0..self.members.len())
             .filter(|member| *member != awaited)
@@ -452,29 +467,10 @@ async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
     select_all(futures).await.1
 }
 
-/// A permit that is refunded on drop, unless `keep` was called.
-struct RefundOnDrop {
+/// The permit of a member, which is refunded on drop like any reservation.
+struct HeldMember {
     member: usize,
-    permit: Option<Permit>,
-}
-
-impl RefundOnDrop {
-    /// Returns whether the permit is live, and restarts its TTL, so that it is live when it is delivered.
-    fn renew(&self) -> bool {
-        self.permit.as_ref().is_some_and(Permit::renew)
-    }
-
-    fn keep(mut self) -> Permit {
-        self.permit.take().expect("it is kept once")
-    }
-}
-
-impl Drop for RefundOnDrop {
-    fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            _ = permit.refund();
-        }
-    }
+    permit: Reservation,
 }
 
 /// A future that waits for the permits of a group. [`LimiterGroup::acquire`], which has an example, returns it.
@@ -543,23 +539,6 @@ impl PermitRequest<&LimiterGroup> {
                 Either::Right((place, _)) => Err(permit.reclaimed(place)),
             }
         }
-    }
-}
-
-impl GroupPermit {
-    /// Completes when one of the permits is reclaimed: the place of the first.
-    async fn first_reclaim(&self) -> usize {
-        let permits = self.permits.iter();
-        first_of(permits.map(|permit| Box::pin(permit.reclaimed()))).await
-    }
-
-    fn reclaimed(&self, place: usize) -> GroupError<RunError> {
-        self.group.error(
-            place,
-            RunError::Reclaimed {
-                id: self.permits[place].id(),
-            },
-        )
     }
 }
 

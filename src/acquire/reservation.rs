@@ -73,6 +73,16 @@ impl Reservation {
         }
     }
 
+    /// Returns whether it has a live permit, and restarts the TTL of that, so that it is live when it is delivered.
+    pub(crate) fn renew(&self) -> bool {
+        self.granted.as_ref().is_some_and(Permit::renew)
+    }
+
+    /// The permit of a reservation that was made of one.
+    pub(crate) fn keep(mut self) -> Permit {
+        self.granted.take().expect("it is kept once")
+    }
+
     /// How long until its turn, by what is known now. Zero when the permit was granted. `None` when the turn waits for a release or
     /// a resume, because the time of these is unknown.
     ///
