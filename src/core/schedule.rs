@@ -257,7 +257,7 @@ impl Schedule {
         if waits
             && authority.admits_behind(request.costs, waiters)
             && waiters.has_room()
-            && !waiters.suspension.is_some()
+            && waiters.suspension.is_none()
             && request.deadline == Moment::NEVER
             && !waiters.options.observed
             && self.next_wake() > now

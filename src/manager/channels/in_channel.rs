@@ -189,20 +189,18 @@ impl<'a> InChannel<'a> {
     pub(crate) fn try_request<P: FromGrant>(
         self,
         options: &RequestOptions,
-        mut limits: Option<&mut Vec<LimitStatus>>,
+        limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
         if options.by_unit.is_none() && options.ttl().is_none() && limits.is_none() {
             return self.try_acquire(cost, caller);
         }
-        self.0
-            .release_channel()
-            .check_ttl(options)
-            .inspect_err(|_| {
-                limits
-                    .iter_mut()
-                    .for_each(|limits| **limits = self.0.limits())
-            })?;
+        if let Err(misfit) = self.0.release_channel().check_ttl(options) {
+            if let Some(limits) = limits {
+                *limits = self.0.limits();
+            }
+            return Err(misfit.into());
+        }
         let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller, limits)?;
         self.0.release_channel().limit_ttl(granted.grant, options);
         Ok(P::held(self.0, granted, cost))

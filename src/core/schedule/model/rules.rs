@@ -411,7 +411,7 @@ pub(super) fn a_suspension_that_has_ended_leaves_nothing_behind(
     harness: &Harness,
 ) -> TestCaseResult {
     prop_assert_eq!(
-        !harness.schedule.waiters.suspension.is_some(),
+        harness.schedule.waiters.suspension.is_none(),
         harness.reference.is_unsuspended()
     );
     Ok(())
