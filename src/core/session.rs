@@ -11,6 +11,7 @@ mod call;
 mod debts;
 mod denial;
 mod fallback;
+mod grants;
 mod outlook;
 mod permits;
 mod prefetch;
@@ -37,7 +38,7 @@ use call::{Calls, Carrier};
 use debts::Debts;
 use denial::{Denials, denied};
 use fallback::LocalFallback;
-use permits::{GrantByStore, StoredGrants};
+use grants::{GrantByStore, StoredGrants};
 use prefetch::Prefetch;
 
 #[cfg(any(test, feature = "_simulation"))]

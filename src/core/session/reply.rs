@@ -5,7 +5,7 @@ use std::mem;
 use super::back_off::BackOff;
 use super::call::{CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, denied};
-use super::permits::GrantByStore;
+use super::grants::GrantByStore;
 use super::{SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
