@@ -54,9 +54,6 @@ pub(crate) struct Arena<T> {
     chunks: Vec<Chunk<T>>,
     /// The first chunk that has room.
     open: u32,
-    /// The one empty chunk that keeps its memory while others are in use, so that a queue that grows and shrinks by one entry
-    /// does not allocate each time.
-    spare: u32,
     /// Entries in use.
     len: u32,
 }
@@ -84,12 +81,20 @@ impl List {
     }
 }
 
+impl<T> Default for Chunk<T> {
+    fn default() -> Self {
+        Self {
+            entries: Slab::new(),
+            next_open: NIL,
+        }
+    }
+}
+
 impl<T> Arena<T> {
     pub(crate) const fn new() -> Self {
         Self {
             chunks: Vec::new(),
             open: NIL,
-            spare: NIL,
             len: 0,
         }
     }
@@ -122,15 +127,14 @@ impl<T> Arena<T> {
 
     #[inline]
     fn chunk_with_room(&mut self) -> u32 {
-        match self.chunks.get(self.open as usize) {
-            Some(chunk) if !chunk.entries.is_empty() => {}
-            Some(chunk) if self.spare == NIL && chunk.entries.capacity() > 0 => {}
-            _ => self.allocate(),
+        let first = self.chunks.get(self.open as usize);
+        if first.is_none_or(|chunk| chunk.entries.capacity() == 0) {
+            self.allocate();
         }
         self.open
     }
 
-    /// Gives an empty chunk that has room memory: that of the spare chunk, if there is one.
+    /// Gives the first chunk with room memory, and makes one if there is none.
     #[cold]
     fn allocate(&mut self) {
         if self.open == NIL {
@@ -138,18 +142,10 @@ impl<T> Arena<T> {
                 self.chunks.reserve_exact(1); // most arenas have no second one
             }
             self.open = self.chunks.len() as u32;
-            self.chunks.push(Chunk {
-                entries: Slab::new(),
-                next_open: NIL,
-            });
+            self.chunks.push(Chunk::default());
         }
-        let spare = std::mem::replace(&mut self.spare, NIL);
-        let entries = match self.chunks.get_mut(spare as usize) {
-            Some(spare) => std::mem::take(&mut spare.entries),
-            None if self.open == 0 => Slab::with_capacity(1),
-            None => Slab::with_capacity(CHUNK),
-        };
-        self.chunks[self.open as usize].entries = entries;
+        let capacity = if self.open == 0 { 1 } else { CHUNK };
+        self.chunks[self.open as usize].entries = Slab::with_capacity(capacity);
     }
 
     /// Takes an entry out; it must be in no list.
@@ -157,33 +153,41 @@ impl<T> Arena<T> {
     pub(crate) fn remove(&mut self, index: Index) -> T {
         let chunk = &mut self.chunks[index.chunk()];
         let entry = chunk.entries.remove(index.place());
-        let remaining = chunk.entries.len();
-        if remaining == CHUNK - 1 {
-            chunk.next_open = std::mem::replace(&mut self.open, index.chunk() as u32);
-        }
+        let (left, capacity) = (chunk.entries.len(), chunk.entries.capacity());
         self.len -= 1;
-        if remaining == 0 && chunk.entries.capacity() > KEPT {
+        if left == CHUNK - 1 {
+            self.reopen(index.chunk());
+        }
+        if left == 0 && capacity > KEPT {
             self.give_back(index.chunk());
         }
         entry.value
     }
 
-    /// Frees the memory of an empty chunk, unless it is the only empty one. Of an empty arena, half of one chunk stays.
+    /// A chunk that was full has room: it is the first one to be filled.
+    #[cold]
+    fn reopen(&mut self, number: usize) {
+        let former = std::mem::replace(&mut self.open, number as u32);
+        self.chunks[number].next_open = former;
+        if let Some(former) = self.chunks.get_mut(former as usize)
+            && former.entries.is_empty()
+        {
+            former.entries = Slab::new();
+        }
+    }
+
+    /// Frees the memory of an empty chunk. The first chunk with room keeps its own, so that a queue that grows and shrinks by one
+    /// entry does not allocate each time. Of an empty arena, half of one chunk stays.
     #[cold]
     fn give_back(&mut self, number: usize) {
         if self.len == 0 {
-            let capacity = self.chunks[number].entries.capacity();
+            let capacity = self.chunks[number].entries.capacity() / 2;
             self.chunks.truncate(1);
             self.chunks.shrink_to(1);
-            self.chunks[0] = Chunk {
-                entries: Slab::with_capacity(capacity / 2),
-                next_open: NIL,
-            };
+            self.chunks[0] = Chunk::default();
+            self.chunks[0].entries.reserve_exact(capacity);
             self.open = 0;
-            self.spare = NIL;
-        } else if self.spare == NIL {
-            self.spare = number as u32;
-        } else {
+        } else if self.open != number as u32 {
             self.chunks[number].entries = Slab::new();
         }
     }

@@ -16,8 +16,6 @@ pub(crate) type Answer = Result<Grant, Refused>;
 pub(crate) struct UntakenAnswers {
     /// Where granted places are taken out without the lock.
     pub(crate) slots: Slots,
-    /// Grants that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
-    placeless: u32,
     /// Allocated when it is used: each of a million keys may have a queue.
     locked: Option<Box<UnderLock>>,
 }
@@ -26,8 +24,14 @@ pub(crate) struct UntakenAnswers {
 struct UnderLock {
     /// The answers that are in no slot.
     answers: LockedAnswers,
+    /// The grants among them that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
+    placeless: u32,
     /// What the limits said at the grants of these fences.
     explanations: BTreeMap<u64, Vec<LimitStatus>>,
+}
+
+fn is_placeless(answer: &Answer) -> bool {
+    matches!(answer, Ok(grant) if !grant.claim.holds_place())
 }
 
 impl UntakenAnswers {
@@ -44,16 +48,14 @@ impl UntakenAnswers {
             Some(slot) if grant == Grant::of_place(grant.fence) => {
                 self.slots.grant(slot, grant.fence);
             }
-            _ => {
-                self.placeless += u32::from(!grant.claim.holds_place());
-                self.keep(id, Ok(grant));
-            }
+            _ => self.keep(id, Ok(grant)),
         }
     }
 
     /// Keeps an answer that is in no slot.
     pub(super) fn keep(&mut self, id: WaiterId, answer: Answer) {
         let locked = self.locked.get_or_insert_default();
+        locked.placeless += u32::from(is_placeless(&answer));
         locked.answers.insert(id, answer);
     }
 
@@ -62,17 +64,17 @@ impl UntakenAnswers {
         if let Some(fence) = id.slot().and_then(|slot| self.slots.take(slot)) {
             return Some(Ok(Grant::of_place(fence)));
         }
-        let answer = self.locked.as_mut()?.answers.take(id)?;
+        let locked = self.locked.as_mut()?;
+        let answer = locked.answers.take(id)?;
+        locked.placeless -= u32::from(is_placeless(&answer));
         self.free_slot(id);
-        if let Ok(grant) = &answer {
-            self.placeless -= u32::from(!grant.claim.holds_place());
-        }
         Some(answer)
     }
 
     /// Whether a grant that holds no place waits to be taken.
     pub(crate) fn has_placeless_grant(&self) -> bool {
-        self.placeless > 0
+        let locked = self.locked.as_ref();
+        locked.is_some_and(|locked| locked.placeless > 0)
     }
 
     /// Keeps what the limits said at a grant until [it is taken](Self::take_explanation).
