@@ -88,7 +88,7 @@ impl Limit {
         with_limit!(self, |limit| limit.description())
     }
 
-    /// See [`Describe::checked`].
+    /// See [`Describe::checked`](crate::strategy::Describe::checked).
     #[expect(
         clippy::useless_conversion,
         reason = "some limits return this type itself"

@@ -114,7 +114,7 @@ pub struct RateLimitFields {
 }
 
 /// The header fields in which a server says what its limits allow. There is no standard yet: each client knows some of them. See
-/// [`RateLimitFields`](super::RateLimitFields) for an example.
+/// [`RateLimitFields`] for an example.
 ///
 /// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3), and a reset is the
 /// [`t`](super::RateLimitFields#numbers) of draft-10.

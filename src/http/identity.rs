@@ -18,7 +18,7 @@ use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
 ///
 /// | client | identity |
 /// |---|---|
-/// | the address of the client | a [`ClientIp`](super::ClientIp), or [`ClientIp::peer_from`](super::ClientIp::peer_from) |
+/// | the address of the client | a [`ClientIp`], or [`ClientIp::peer_from`] |
 /// | a header, a bearer token | a [`HeaderKey`] |
 /// | anything else in the request: its route (axum's `MatchedPath` in the extensions), a value that a layer outside has put into its extensions | a closure `Fn(&Request<B>) -> Option<K>`, or `-> Result<K, NoIdentity>` |
 /// | two of these together | a pair of them |
@@ -99,7 +99,7 @@ pub enum NoIdentity {
     /// The request does not have this header.
     #[error("the request has no header {0}")]
     NoHeader(HeaderName),
-    /// The value of this header is not a valid key: see [`HeaderKey`](crate::http::HeaderKey).
+    /// The value of this header is not a valid key: see [`HeaderKey`].
     #[error("the header {0} of the request has no usable value")]
     UnusableHeader(HeaderName),
     /// A closure or a future has returned `None`, which does not say why.

@@ -111,7 +111,7 @@ mod tests {
                 began
                     .send(thread::current().name().map(str::to_owned))
                     .unwrap();
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             run.boxed()
         };

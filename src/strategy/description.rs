@@ -34,7 +34,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Of a limit that neither leases nor adapts nor bans.
+    /// For a limit that neither leases nor adapts nor bans.
     pub(super) const fn new(
         name: &'static str,
         guards: Guards,

@@ -323,7 +323,7 @@ impl Describe for Penalty {
     }
 }
 
-/// The parameters of a [`Penalty`](Penalty), checked.
+/// The parameters of a [`Penalty`], checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PenaltyRule {
     threshold: u32,

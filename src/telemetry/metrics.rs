@@ -105,7 +105,7 @@ fn describe(metrics: &[(&'static str, &'static str)]) {
 }
 
 /// Counts what happens in limiters, and how long requests wait. The [module](crate::telemetry) has a table of the metrics, of which this
-/// counts those of the observer; a [`MetricsReporter`](super::MetricsReporter) sets the others.
+/// counts those of the observer; a [`MetricsReporter`] sets the others.
 ///
 /// # Examples
 ///

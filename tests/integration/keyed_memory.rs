@@ -124,8 +124,8 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
             Policy::from(places().ttl(HOUR))
                 .and(SlidingWindow::log(1, HOUR))
                 .and(FixedWindow::new(1, HOUR)),
-            1_033,
-            1_118,
+            1_041,
+            1_126,
         ),
     ];
     for (policy, most_out, most_waiting) in policies {

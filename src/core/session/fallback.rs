@@ -14,7 +14,7 @@ use crate::strategy::Moment;
 
 #[derive(Debug)]
 pub(super) struct LocalFallback {
-    /// Of the policy, if there is one.
+    /// That of the policy, if there is one.
     plan: Option<Arc<Plan>>,
     /// Whether this process decides.
     pub(super) is_active: bool,

@@ -245,7 +245,7 @@ async fn broken_connections_are_made_anew() {
             .execute(end, &[&database.name])
             .await
             .unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
     }
     assert_eq!(
         store
