@@ -103,7 +103,7 @@ impl Manager {
         self.control(|schedule, now, effects| schedule.charge(now, units, effects));
     }
 
-    /// What each limit says.
+    /// The status of each limit.
     pub(crate) fn limits(self: &Arc<Self>) -> Vec<LimitStatus> {
         self.ask(|outlook, now| outlook.limits().statuses(now))
     }
@@ -113,7 +113,7 @@ impl Manager {
         self.ask(|outlook, now| outlook.check(now, costs))
     }
 
-    /// What can be summed over keys, without what is due by now.
+    /// The numbers that are summed over keys. Work that is due is not done first.
     pub(crate) fn totals(&self) -> KeyTotals {
         self.totals_of_word()
             .unwrap_or_else(|| self.totals_of(&self.lock().schedule))
@@ -139,7 +139,7 @@ impl Manager {
         totals
     }
 
-    /// How many requests were denied while there was no state that counts them.
+    /// The number of requests that were denied while there was no state to count them.
     fn denied_by_word(&self) -> u64 {
         u64::from(self.denied.load(Relaxed))
     }

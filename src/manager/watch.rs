@@ -100,7 +100,7 @@ mod tests {
     use crate::limiter::Limiter;
     use crate::strategy::MaxConcurrency;
 
-    /// Where something is watched, each unlock looks whether it has happened.
+    /// While something is watched, each unlock checks whether it has happened.
     #[tokio::test]
     async fn nothing_is_left_of_a_watch_that_is_dropped_or_has_completed() {
         let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();

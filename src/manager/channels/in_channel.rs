@@ -70,7 +70,7 @@ impl<'a> InChannel<'a> {
         })
     }
 
-    /// The rest of [`InChannel::try_acquire`].
+    /// The slow path of [`InChannel::try_acquire`].
     #[inline(always)]
     fn try_acquire_past_word<P: FromGrant>(
         self,
@@ -105,7 +105,7 @@ impl<'a> InChannel<'a> {
         self.try_acquire_under_lock(cost, caller, reading)
     }
 
-    /// The rest of [`InChannel::try_acquire`] where the word does not decide.
+    /// The slow path of [`InChannel::try_acquire`], where the word does not decide.
     #[inline(never)]
     fn try_acquire_under_lock<P: FromGrant>(
         self,
@@ -163,7 +163,7 @@ impl<'a> InChannel<'a> {
         denial
     }
 
-    /// The rest of [`InChannel::try_acquire`], where it is not decided in place.
+    /// The slow path of [`InChannel::try_acquire`], where the request is not decided in place.
     #[cold]
     fn try_acquire_or_deny(
         self,
@@ -313,7 +313,7 @@ impl<'a> InChannel<'a> {
         answer
     }
 
-    /// The rest of [`InChannel::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
+    /// The slow path of [`InChannel::acquire`], where the request is neither granted in place nor queued behind others. `timeout` in nanoseconds.
     #[inline(never)]
     fn enqueue(
         self,

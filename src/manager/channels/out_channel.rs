@@ -41,7 +41,7 @@ impl<'a> OutChannel<'a> {
         Ok(Enqueued::Granted(()))
     }
 
-    /// The rest of [`OutChannel::poll`], where the slot holds no place.
+    /// The slow path of [`OutChannel::poll`], where the slot holds no place.
     #[inline(never)]
     pub(in crate::manager) fn poll_under_lock(
         self,
@@ -75,7 +75,7 @@ impl<'a> OutChannel<'a> {
         }
     }
 
-    /// The rest of [`OutChannel::poll`], where the task has another waker than the one in the slot. Cloning the new waker and
+    /// The slow path of [`OutChannel::poll`], where the task has another waker than the one in the slot. Cloning the new waker and
     /// dropping the old one run foreign code, so both happen outside the lock.
     #[cold]
     fn replace_waker(
@@ -110,7 +110,7 @@ impl<'a> OutChannel<'a> {
         }
     }
 
-    /// What each limit said at the grant of this fence, for a request that asked for it. It is taken once.
+    /// Takes the status of each limit at the grant of this fence, if its request asked for it.
     pub(crate) fn take_explanation(self, fence: u64) -> Vec<LimitStatus> {
         self.0.visit().give(|schedule, _, _| {
             let untaken = &mut schedule.waiters.untaken;

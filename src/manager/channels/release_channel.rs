@@ -59,7 +59,7 @@ impl Manager {
 }
 
 impl<'a> ReleaseChannel<'a> {
-    /// The rest of [`Manager::release`], when a request or a watch of the drain waits for the place.
+    /// The slow path of [`Manager::release`], when a request or a watch of the drain waits for the place.
     #[inline(never)]
     fn release_to_next(self, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
         let now = state.now();
@@ -68,7 +68,7 @@ impl<'a> ReleaseChannel<'a> {
         });
     }
 
-    /// Releases the place of a permit, if the word is all there is: then nothing else is settled, or learns from a report.
+    /// Releases the place of a permit if there is only a word: then no limit settles usage or learns from a report.
     fn release_to_word(self, grant: Grant, cost: u64) -> bool {
         let is_all = grant.claim == Claim::PLACE && self.0.state.is_only_a_word();
         if is_all {

@@ -17,7 +17,7 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock};
 use super::word::{BeforeShut, Word, WordRate};
 use crate::core::word::packed_rate::{WordContents, WordValue};
 
-/// What many states have in common: what a new one is made from, and what a word of a rate judges by.
+/// What the states of one limiter share: it makes new states, and has the rate by which their words decide.
 pub(crate) trait Source {
     type State: BehindWord + Debug;
     /// What is allocated with a state, and used without its lock.
@@ -26,7 +26,7 @@ pub(crate) trait Source {
     /// A new state, of a word of places.
     fn state(&self) -> (Self::State, Self::OutsideLock);
 
-    /// `None` if no word of these may decide a rate.
+    /// `None` if no word of this source decides a rate.
     fn rate(&self) -> Option<&WordRate>;
 }
 
@@ -39,7 +39,7 @@ pub(crate) trait BehindWord {
     /// These units were released while the word was shut.
     fn put_back(&mut self, units: u64);
 
-    /// Whether there may be a [`BehindWord::hand_over`]; if not, that need not be asked.
+    /// `false`: [`BehindWord::hand_over`] would return `None`, and need not be called.
     fn may_hand_over(&self) -> bool;
 
     /// What the word is to own; `None` where the lock must decide: a request waits, or the state does not fit a word.
@@ -71,8 +71,8 @@ pub(crate) struct Locked<'a, S: Source> {
     guarded: &'a Guarded<S>,
 }
 
-/// The locked state behind a word that stays open: what the word owns is a copy as of the lock, and requests go on to be granted
-/// there. That is enough to answer what the state is, and changes nothing that the word owns.
+/// The locked state behind a word that stays open. The state has a copy of what the word owned when the lock was taken; the word
+/// continues to grant requests. That is enough to read the state.
 pub(crate) type PeekGuard<'a, T> = MutexGuard<'a, T>;
 
 impl<S: Source> Guarded<S> {
@@ -106,17 +106,17 @@ impl<S: Source> Guarded<S> {
         self.inner.get().is_none()
     }
 
-    /// What the word owns, as long as no call has needed the state.
+    /// The content of the word, and the fence of its latest grant. `None` once there is a state.
     pub(crate) fn content_of_word(&self) -> Option<(WordValue, u64)> {
         if !self.is_only_a_word() {
             return None;
         }
         let peeked = self.word.peek_unlocked();
-        // Once there is a state, the word may be by what it has changed to.
+        // Another call may have allocated the state in the meantime, and changed it.
         peeked.filter(|_| self.is_only_a_word())
     }
 
-    /// A copy of the state that it would be, as long as no call has needed it.
+    /// A copy of the state that a call would allocate now. `None` once there is a state.
     pub(crate) fn copy_of_word(&self) -> Option<S::State> {
         let (content, fence) = self.content_of_word()?;
         let (mut copy, _) = self.common.state();
@@ -142,7 +142,7 @@ impl<S: Source> Guarded<S> {
         }
     }
 
-    /// The lock, for a caller to whom a copy of what the word owns will do. `None`: the word is shut.
+    /// Locks the state, and copies what the word owns into it. The word stays open. `None`: the word is shut.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<PeekGuard<'_, S::State>> {
         if !self.word.is_open() {
@@ -154,8 +154,8 @@ impl<S: Source> Guarded<S> {
         Some(state)
     }
 
-    /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
-    /// limiter that fails for ever.
+    /// No code of this crate panics under the lock, and no foreign code runs there. If code panicked all the same, the limiter
+    /// would go on, because a limiter that fails for ever is worse.
     #[inline(always)]
     fn lock_state(&self) -> MutexGuard<'_, S::State> {
         self.inner()

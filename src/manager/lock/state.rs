@@ -77,9 +77,9 @@ impl State {
     pub(in crate::manager) fn set_timers(&mut self, timers: &mut TimerAction) {
         let next = self.schedule.next_wake();
         if next >= self.armed {
-            // There is nothing to wake for, so the timer stops. The timer for a lease that was released in time keeps running, and so
-            // does that for the deadline of a call to a store: stopping and starting it for each would cost more than the rest,
-            // and it fires once at most.
+            // There is nothing to wake for, so the timer stops. Two timers keep running: the one for a lease that was released in time,
+            // and the one for the deadline of a call to a store. Stopping and starting them each time would cost more than the
+            // release, and each fires once at most.
             let is_short_lived = self.schedule.outlook().has_timeouts();
             if next == Moment::NEVER && self.armed != Moment::NEVER && !is_short_lived {
                 self.armed = Moment::NEVER;
@@ -186,7 +186,7 @@ impl State {
         self.drop_unused_watchers();
     }
 
-    /// As long as there are watchers, each unlock looks whether what they await has happened.
+    /// While there are watchers, each unlock checks whether the event that they await has happened.
     pub(in crate::manager) fn drop_unused_watchers(&mut self) {
         self.watchers.take_if(|watchers| watchers.is_empty());
     }

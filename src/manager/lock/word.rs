@@ -39,7 +39,7 @@
 //! came back before that are in the value that the swap returned; units that come back later find the word shut, and the caller that
 //! releases them then takes the lock and serves the queue.
 //!
-//! # No word returns
+//! # No value of the word comes back
 //!
 //! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
 //! succeed with an old `folded` or by an old line: a fence would be given twice. So every grant and every opening adds one to the
@@ -80,7 +80,7 @@ pub(crate) enum Kind {
     Rate,
 }
 
-/// The line by which a value is judged.
+/// The line that says which cost a value admits.
 #[derive(Debug, Default)]
 pub(crate) struct WordRate {
     base: AtomicU64,
@@ -102,7 +102,7 @@ pub(crate) enum BeforeShut {
     InTransit { units: u64 },
 }
 
-/// What became of units that were to be put back.
+/// The result of [`Word::put_back`].
 #[derive(Debug)]
 pub(crate) enum PutBack {
     Done,

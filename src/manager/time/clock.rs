@@ -26,7 +26,7 @@ pub(crate) struct Clock {
     others: Option<Box<Others>>,
 }
 
-/// The latest readings of clocks other than that of the latest reading.
+/// The latest reading of each clock, apart from the clock that was read last.
 #[derive(Debug, Clone, Default)]
 struct Others(Vec<Reading>);
 

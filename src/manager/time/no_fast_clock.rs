@@ -1,4 +1,4 @@
-//! Stands for the fast clock where the feature `quanta` is off: there is none, so no method is ever called.
+//! Stands in for the fast clock where the feature `quanta` is off. It has no value, so its methods are never called.
 
 use super::reading::Reading;
 

@@ -1,4 +1,4 @@
-//! A thread that is punctual, for limiters that ask for it.
+//! A thread that grants on time, within microseconds, for limiters with `precise_timer()`.
 //!
 //! Tokio's timer has steps of a millisecond, and a pace without a burst loses its lateness at each grant. This thread, one in a
 //! process, sleeps until a little before the instant that matters next, by how late its sleeps have been, and spins for the rest.

@@ -1,4 +1,4 @@
-//! What drives a manager when time matters.
+//! The timers that run a manager when time matters.
 //!
 //! | timer | serves | runs in |
 //! |---|---|---|
