@@ -14,7 +14,7 @@ use tollgate::{AcquireError, KeyedLimiter, Limiter, MaxConcurrency, Throttle};
 /// Only a panic of tokio shows that a runtime has no timers. It is provoked once in each runtime, whatever the number of limiters and
 /// keys wait there.
 #[test]
-fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
+fn a_runtime_without_timers_is_detected_by_one_panic_for_all_limiters() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Relaxed)));
     let policy = Throttle::every(ms(1_000));

@@ -624,7 +624,7 @@ fn a_policy_is_replaced() {
 }
 
 #[test]
-fn a_state_is_looked_at() {
+fn a_state_is_peeked_at() {
     check(1, 0, &[Hold(1), Look]);
     check(1, 0, &[Hold(1), Hold(1), Look]);
     check(2, 0, &[SetLimit(1), Look]);

@@ -117,7 +117,7 @@ fn seconds(answer: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn a_page_reads_what_is_left_and_why_it_is_refused() {
+async fn a_page_reads_the_remaining_units_and_the_reason_of_a_refusal() {
     let server = Server::start(Limiter::new("window 3/h").unwrap(), |layer| {
         layer.name("api").unwrap()
     })
@@ -223,7 +223,7 @@ async fn a_body_that_a_page_stops_reading_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_a_page_gives_up_leaves_the_queue() {
+async fn a_request_that_a_page_aborts_leaves_the_queue() {
     let server = Server::start(places(1), |layer| layer.wait(PATIENCE)).await;
     visit(&server.origin, 1280, async |page| {
         let held = server.limiter.try_acquire().unwrap();

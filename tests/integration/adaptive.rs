@@ -226,7 +226,7 @@ async fn the_limit_of_a_stream_settles_at_the_knee_of_its_server() {
 
 /// A rate beside it reads the clock too, and a TTL keeps the time of the grant.
 #[tokio::test(start_paused = true)]
-async fn a_rate_a_concurrency_or_a_ttl_beside_it_changes_nothing() {
+async fn the_limit_settles_equally_beside_a_rate_a_concurrency_or_a_ttl() {
     for case in Case::all() {
         let concurrency = case.concurrency(20);
         let others = [
@@ -381,7 +381,7 @@ async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
 
 /// Where two clocks differ, a round trip is never the distance between them. An overload counts all the same.
 #[test]
-fn the_distance_between_two_clocks_is_no_round_trip() {
+fn the_difference_of_two_clocks_is_not_a_round_trip() {
     let runtime = |paused| {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -409,7 +409,7 @@ fn the_distance_between_two_clocks_is_no_round_trip() {
 /// A permit that was granted when nothing read the clock has no round trip: neither one in flight when the limit begins to adapt,
 /// nor one that its caller has not taken yet.
 #[tokio::test(start_paused = true)]
-async fn a_permit_from_before_the_limit_adapted_teaches_it_nothing() {
+async fn a_permit_granted_before_the_limit_adapts_does_not_move_it() {
     for outcome in [Outcome::Ok, Outcome::Overloaded] {
         let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
         let (out, held) = (
@@ -448,7 +448,7 @@ fn aimd() -> MaxConcurrency {
 
 /// A fixed bug: a key whose limit had moved was kept forever, so the table filled up.
 #[tokio::test(start_paused = true)]
-async fn a_key_whose_limit_has_moved_makes_room_ten_minutes_after_its_last_report() {
+async fn a_key_whose_limit_has_moved_can_be_forgotten_ten_minutes_after_its_last_report() {
     for concurrency in [aimd(), MaxConcurrency::new(20).adapt(Adapt::gradient())] {
         let keyed = KeyedLimiter::builder(concurrency)
             .max_keys(100)

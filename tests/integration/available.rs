@@ -13,7 +13,7 @@ fn by_trial(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_available_is_the_largest_cost_that_would_be_granted() {
+async fn available_is_the_largest_cost_that_would_be_granted() {
     let mut random = Random(7);
     for text in [
         "8 concurrent",
@@ -63,7 +63,7 @@ async fn nothing_is_available_while_a_request_waits() {
 }
 
 #[test]
-fn the_policy_is_the_present_one() {
+fn policy_returns_the_current_policy() {
     let slots = MaxConcurrency::new(4);
     let limiter = limiter(slots);
     assert_eq!(limiter.policy(), slots.into());

@@ -10,7 +10,7 @@ use tollgate::{
 };
 
 #[test]
-fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
+fn invalid_numbers_of_newer_limits_are_refused_with_the_limit_in_the_error() {
     let refused = |limit: Limit, expected: ConfigError| {
         assert_eq!(Limiter::new(limit).unwrap_err(), expected);
         assert_eq!(KeyedLimiter::<u8>::new(limit).unwrap_err(), expected);
@@ -160,7 +160,7 @@ fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
 
 /// So a reload of several limiters can check all policies before it sets one.
 #[test]
-fn validate_refuses_just_what_a_limiter_refuses() {
+fn validate_refuses_exactly_the_policies_that_a_limiter_refuses() {
     let durations = [
         Duration::ZERO,
         ms(1),
@@ -279,7 +279,7 @@ fn a_zero_duration_is_refused_with_the_limit_in_the_error() {
 
 /// Trap: overflow at large quotas.
 #[test]
-fn an_absurd_duration_is_refused_and_the_longest_works() {
+fn a_duration_above_the_longest_is_refused_and_the_longest_works() {
     let century = Duration::from_secs(100 * 365 * 24 * 3_600);
     for (_, limit) in of_length(century) {
         let limiter = common::limiter(limit);
@@ -376,7 +376,7 @@ async fn a_priority_or_timeout_out_of_range_is_an_error_with_the_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_limiter_says_so_everywhere() {
+async fn every_call_of_a_closed_limiter_returns_closed() {
     for policy in every_strategy() {
         let limiter = common::limiter(policy);
         limiter.close();
@@ -402,7 +402,7 @@ async fn a_closed_limiter_says_so_everywhere() {
 }
 
 #[test]
-fn errors_read_well() {
+fn error_messages_name_the_limit_and_what_to_do() {
     let limiter =
         common::limiter(Policy::from(FixedWindow::new(3, ms(500))).and(MaxConcurrency::new(3)));
     let _out = limiter.try_acquire_many(3).unwrap();
@@ -431,7 +431,7 @@ const fn assert_permit<T: Send + Sync + std::fmt::Debug + 'static>() {}
 const fn assert_future<T: Send + Sync>() {}
 
 #[test]
-fn handles_permits_and_futures_can_go_anywhere() {
+fn handles_permits_and_futures_are_send_sync_and_static() {
     assert_handle::<Limiter>();
     assert_permit::<tollgate::Permit>();
     assert_future::<tollgate::Acquire<'static>>();

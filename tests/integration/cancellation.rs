@@ -82,7 +82,7 @@ async fn witness_served_at(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_acquire_costs_no_request_anything_in_any_state_under_any_strategy() {
+async fn a_dropped_acquire_delays_no_other_request_in_any_state_under_any_strategy() {
     // Windows of the wall clock lie elsewhere in each run, so they have no reference.
     for policy in every_strategy()
         .into_iter()
@@ -132,7 +132,7 @@ async fn a_dropped_acquire_costs_no_request_anything_in_any_state_under_any_stra
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_dropped_long_after_leaves_all_units() {
+async fn a_grant_dropped_long_after_it_was_made_loses_no_unit() {
     for policy in every_strategy() {
         let max = policy
             .limits()
@@ -154,7 +154,7 @@ async fn a_grant_dropped_long_after_leaves_all_units() {
 
 /// Trap: a dropped head of the queue strands the waiters behind it.
 #[tokio::test(start_paused = true)]
-async fn a_large_request_given_up_at_the_front_lets_the_small_ones_behind_it_through_at_once() {
+async fn dropping_a_large_request_at_the_front_serves_the_small_ones_behind_it_at_once() {
     let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
     let _out = limiter.try_acquire_many(2).unwrap();
     let (mut large, mut small) = (

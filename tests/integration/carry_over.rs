@@ -14,7 +14,7 @@ const fn secs(seconds: u64) -> Duration {
 
 /// A fixed bug: 1.8 tokens left of 3 became 20 of 60, since the usage was rounded to whole units before it was scaled.
 #[tokio::test(start_paused = true)]
-async fn the_part_of_a_unit_is_carried_in_proportion() {
+async fn a_fraction_of_a_unit_is_carried_in_proportion() {
     let kinds: [fn(u64) -> Limit; 3] = [
         |units| TokenBucket::new(Rate::per_second(1), units).into(),
         |units| Throttle::every(secs(1)).burst(units).into(),
@@ -32,7 +32,7 @@ async fn the_part_of_a_unit_is_carried_in_proportion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_part_of_a_unit_is_carried_as_it_is() {
+async fn a_fraction_of_a_unit_is_carried_unchanged() {
     let limiter = limiter(TokenBucket::new(Rate::per_second(1), 3));
     limiter.try_acquire_many(3).unwrap().release();
     advance(ms(1_800)).await;
@@ -54,7 +54,7 @@ async fn the_part_of_a_unit_is_carried_as_it_is() {
 /// A fixed bug: each change rounded the remaining part up to a whole unit, or made all usage expire a period after the change, so
 /// that a limiter whose policy changed often never granted again.
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_changed_often_grants_all_the_same() {
+async fn a_limiter_whose_policy_changes_often_still_grants() {
     let kinds: [fn(Duration) -> Limit; 7] = [
         |period| Throttle::every(period).into(),
         |period| TokenBucket::new(Rate::new(1, period), 1).into(),
@@ -94,7 +94,7 @@ async fn a_policy_that_is_changed_often_grants_all_the_same() {
 
 /// A sliding counter of the same period keeps its two counters.
 #[tokio::test(start_paused = true)]
-async fn a_counter_that_is_changed_often_grants_all_the_same() {
+async fn a_sliding_counter_whose_limit_changes_often_still_grants() {
     let limiter = limiter(SlidingWindow::counter(2, secs(60)));
     let mut granted = 0;
     for change in 0..1_000 {
@@ -109,7 +109,7 @@ async fn a_counter_that_is_changed_often_grants_all_the_same() {
 
 /// Never over: a grant keeps its instant, also in a longer window.
 #[tokio::test(start_paused = true)]
-async fn a_log_keeps_its_instants() {
+async fn a_log_keeps_the_instants_of_its_grants() {
     let limiter = limiter(SlidingWindow::log(10, secs(10)));
     limiter.try_acquire_many(4).unwrap().release();
     advance(secs(4)).await;
@@ -140,7 +140,7 @@ async fn a_log_keeps_its_instants() {
 
 /// A fixed bug: the fall of the old counter was computed with the steps of the new one.
 #[tokio::test(start_paused = true)]
-async fn a_penalty_falls_by_the_steps_of_its_own_time() {
+async fn a_replaced_penalty_has_fallen_by_its_own_steps() {
     let limiter = limiter(Penalty::new(10, Rate::new(1, secs(100))));
     limiter.try_acquire_many(10).unwrap().release();
     advance(secs(150)).await;

@@ -360,7 +360,7 @@ fn an_element_that_is_no_address_stops_the_search() {
 }
 
 #[test]
-fn ipv4_is_read_with_a_port_and_in_its_only_form() {
+fn ipv4_is_read_with_a_port_and_only_in_dotted_decimal_form() {
     check_list(&[
         (
             "spaces and tabs",
@@ -695,7 +695,7 @@ fn forwarded_is_read_with_its_quotes_and_other_parameters() {
 }
 
 #[test]
-fn a_quote_of_the_client_changes_nothing_on_its_right() {
+fn a_quote_sent_by_the_client_does_not_change_the_elements_on_its_right() {
     check_forwarded(&[
         (
             "an unmatched quote",
@@ -1046,7 +1046,7 @@ fn only_the_header_that_was_chosen_is_read() {
 }
 
 #[test]
-fn prefixes_say_which_addresses_are_one_client() {
+fn prefixes_group_addresses_into_clients() {
     let key =
         |client_ip: ClientIp, peer| client_ip.find(Some(ip(peer)), &HeaderMap::new()).unwrap();
     let (peer, ipv6) = (ClientIp::peer, |prefix| {
@@ -1093,7 +1093,7 @@ fn zero_hops_are_refused() {
 }
 
 #[test]
-fn what_is_no_network_is_refused() {
+fn invalid_networks_are_refused() {
     let refused = |network: &str| match ClientIp::behind_networks(["10.0.0.0/8", network]) {
         Err(ClientIpError::NotANetwork { network: given }) => assert_eq!(given, network),
         other => panic!("{network}: {other:?}"),
@@ -1153,7 +1153,7 @@ fn an_address_with_the_prefix_of_its_network_is_refused() {
 }
 
 #[test]
-fn networks_that_trust_everybody_are_refused() {
+fn networks_that_contain_every_address_are_refused() {
     let refused =
         |networks: &[&str], expected: (&str, &str)| match ClientIp::behind_networks(networks) {
             Err(ClientIpError::TrustsEverybody {
@@ -1319,7 +1319,7 @@ proptest! {
     #![proptest_config(crate::common::replay::cases(256))]
 
     #[test]
-    fn any_bytes_are_read_without_a_panic_and_the_key_of_a_key_is_itself(
+    fn any_bytes_are_read_without_a_panic_and_grouping_an_address_twice_changes_nothing(
         client_ip in any_client_ip(), prefixes in (1..=32_u8, 1..=128_u8),
         peer in prop::option::of(prop_oneof![any_ip(), Just(ip(PROXY))]), lines in prop::collection::vec(bytes(), 0..4),
     ) {

@@ -11,7 +11,7 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn a_policy_is_its_text_in_json() {
+fn a_policy_is_serialized_as_its_text_in_json() {
     let text = r#""8 concurrent ttl 30s and 100/min""#;
     assert_eq!(serde_json::to_string(&policy()).unwrap(), text);
     assert_eq!(serde_json::from_str::<Policy>(text).unwrap(), policy());
@@ -30,7 +30,7 @@ fn a_policy_is_its_text_in_json() {
 }
 
 #[test]
-fn a_policy_is_its_text_in_toml() {
+fn a_policy_is_serialized_as_its_text_in_toml() {
     let file: toml::Table = toml::from_str(
         "[limits]\napi = '8 concurrent ttl 30s and 100/min'\nlogin = '3 concurrent'",
     )
@@ -77,7 +77,7 @@ fn a_number_in_place_of_a_text_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn snapshots_and_decisions_are_their_numbers() {
+async fn snapshots_and_decisions_are_serialized_as_their_numbers() {
     let limiter = Limiter::new("3 concurrent and 2/s").unwrap();
     let _two = limiter.try_acquire_many(2).unwrap();
     assert!(limiter.try_acquire().is_err());

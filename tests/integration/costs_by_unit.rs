@@ -97,7 +97,7 @@ async fn a_decision_has_the_numbers_of_the_scarcest_limit_in_its_unit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_queue_serves_requests_in_order_whatever_they_wait_for() {
+async fn one_queue_serves_requests_of_different_units_in_order() {
     let model = limiter("1 concurrent per request and 1000 tokens/min");
     let held = tokens(&model, 1_000).acquire().await.unwrap();
     let mut large = task::spawn(tokens(&model, 600).acquire());
@@ -198,7 +198,7 @@ async fn settling_one_unit_leaves_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_underestimated_is_a_debt_of_its_unit() {
+async fn an_underestimate_becomes_a_debt_of_its_unit() {
     let model = limiter("5/min per request and 600 tokens/min");
     assert!(
         tokens(&model, 100)
@@ -211,7 +211,7 @@ async fn what_was_underestimated_is_a_debt_of_its_unit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_can_be_units_and_come_back_as_they_were_taken() {
+async fn places_counted_in_a_unit_come_back_as_they_were_taken() {
     let upload = limiter("3 concurrent per request and 100 concurrent counting megabytes ttl 10s");
     let megabytes = |units| upload.request().cost_of("megabytes", units);
     let large = megabytes(90).acquire().await.unwrap();
@@ -261,7 +261,7 @@ async fn a_cancelled_request_gives_all_units_back() {
 }
 
 #[tokio::test]
-async fn a_request_must_say_how_many_of_each_unit_that_is_counted() {
+async fn a_request_must_give_a_cost_in_each_counted_unit() {
     let model = model();
     let error = model.acquire().await.unwrap_err();
     assert!(matches!(&error, AcquireError::MissingCost { unit, .. } if unit.as_str() == "tokens"));
@@ -474,7 +474,7 @@ async fn each_key_counts_by_unit_and_settles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_policy_keeps_what_is_in_flight_by_what_it_was_taken_for() {
+async fn a_new_policy_keeps_units_in_flight_under_the_unit_in_which_they_were_taken() {
     let limiter = limiter(MaxConcurrency::new(8));
     let (five, two) = (
         limiter.try_acquire_many(5).unwrap(),
@@ -510,7 +510,7 @@ async fn a_change_of_the_policy_keeps_what_is_in_flight_by_what_it_was_taken_for
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_takes_over_only_from_one_that_counts_the_same() {
+async fn a_rate_carries_usage_over_only_from_a_rate_of_the_same_unit() {
     let limiter = limiter("100 tokens/min and 100/min");
     drop(tokens(&limiter, 60).cost(10).try_acquire().unwrap());
     limiter
@@ -637,7 +637,7 @@ fn a_thread_waits_for_units() {
 
 /// A fixed bug: grants made while the policy counted another unit were forgotten when it counted the first unit again.
 #[tokio::test(start_paused = true)]
-async fn never_over_when_the_same_is_counted_again() {
+async fn never_over_when_a_former_unit_is_counted_again() {
     let limiter = limiter("2 concurrent per request");
     let one = limiter.try_acquire().unwrap();
     limiter.set_policy("100 concurrent counting mb").unwrap();

@@ -20,7 +20,7 @@ fn report(error: &(dyn Error + 'static)) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn run_tells_why_the_work_was_not_started_once() {
+async fn run_reports_once_why_the_work_was_not_started() {
     let limiter = common::limiter(MaxConcurrency::new(1));
     limiter.close();
     let error = limiter.run(async {}).await.unwrap_err();
@@ -34,7 +34,7 @@ async fn run_tells_why_the_work_was_not_started_once() {
 }
 
 #[tokio::test]
-async fn a_group_tells_why_its_member_refused_once() {
+async fn a_group_reports_once_why_its_member_refused() {
     let member = Limiter::builder(MaxConcurrency::new(1))
         .name("in all")
         .build()
@@ -47,7 +47,7 @@ async fn a_group_tells_why_its_member_refused_once() {
 }
 
 #[tokio::test]
-async fn a_key_tells_what_is_wrong_with_its_tier_once() {
+async fn a_key_reports_once_what_is_wrong_with_its_tier() {
     let limiter = KeyedLimiter::builder(MaxConcurrency::new(1))
         .tiers(|_| MaxConcurrency::new(0).into())
         .build()
@@ -213,7 +213,7 @@ async fn all_errors() -> Vec<Box<dyn Error>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_error_repeats_in_its_message_what_its_source_says() {
+async fn no_error_message_repeats_its_source() {
     let errors = all_errors().await;
     assert!(errors.iter().any(|error| error.source().is_some()));
     for error in errors {
@@ -275,7 +275,7 @@ async fn an_error_of_a_group_converts_into_that_of_the_member() {
 }
 
 #[test]
-fn a_failure_of_the_store_says_the_reason_once() {
+fn a_store_error_states_its_reason_once() {
     use tollgate::store::{Cause, StoreError};
 
     let cause = Cause::new(std::io::Error::other("connection refused"));
@@ -297,7 +297,7 @@ fn a_failure_of_the_store_says_the_reason_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_say_when_to_retry_and_whether_it_is_in_vain() {
+async fn errors_report_when_to_retry_and_whether_the_limiter_is_closed() {
     let limiter = common::limiter(Throttle::every(ms(500)));
     let group = LimiterGroup::new([limiter.clone()]);
     let _permit = limiter.try_acquire().unwrap();
@@ -354,7 +354,7 @@ async fn errors_say_when_to_retry_and_whether_it_is_in_vain() {
 }
 
 #[test]
-fn a_permit_prints_what_a_log_needs() {
+fn the_debug_form_of_a_permit_has_its_id_fence_and_cost() {
     let limiter = common::limiter(MaxConcurrency::new(5));
     drop(limiter.try_acquire().unwrap());
     let permit = limiter.try_acquire_many(3).unwrap();

@@ -356,7 +356,7 @@ async fn a_ban_is_reported_once_after_the_denial_that_started_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_moves_says_from_where_to_where_and_each_move_follows_the_last() {
+async fn each_move_of_an_adaptive_limit_is_reported_with_its_start_and_its_end() {
     let (limiter, events) =
         Events::of_policy(MaxConcurrency::new(10).adapt(Adapt::aimd().between(1, 12).backoff(500)));
     let moves = || {
@@ -581,7 +581,7 @@ async fn events_of_a_borrowed_key_have_an_owned_one() {
 
 /// Over random schedules, each count of the snapshot is the number of events, and every grant either was in place or is an event.
 #[tokio::test(start_paused = true)]
-async fn events_are_as_many_as_the_snapshot_counts() {
+async fn the_snapshot_counts_as_many_events_as_were_reported() {
     let policies = [
         "3 concurrent",
         "3 concurrent ttl 20ms",
@@ -710,7 +710,7 @@ async fn events_are_as_many_as_the_snapshot_counts() {
 
 /// It overflowed the stack.
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_causes_the_same_event_again_comes_to_an_end() {
+async fn an_observer_that_causes_its_own_event_does_not_recurse_without_end() {
     static LIMITER: OnceLock<Limiter> = OnceLock::new();
     static KEYED: OnceLock<KeyedLimiter<u8>> = OnceLock::new();
     let again = || {

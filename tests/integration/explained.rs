@@ -24,7 +24,7 @@ async fn granted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_says_what_every_limit_has_left_and_when_it_is_reset() {
+async fn an_explained_grant_has_the_status_of_every_limit() {
     let limiter = Limiter::new("4 concurrent and 10/min and window 100/h").unwrap();
     let (permit, limits) = granted(limiter.request().cost(3).acquire_explained()).await;
     assert_eq!(remaining(&limits), [1, 7, 97]);
@@ -49,7 +49,7 @@ async fn a_grant_says_what_every_limit_has_left_and_when_it_is_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_says_it_of_the_same_instant() {
+async fn an_explained_denial_has_the_status_of_every_limit_at_its_own_instant() {
     let limiter = Limiter::new("4 concurrent and 10/min").unwrap();
     let _held = limiter.try_acquire_many(3).unwrap();
     let (answer, limits) = limiter.request().cost(2).try_acquire_explained();
@@ -61,7 +61,7 @@ async fn a_denial_says_it_of_the_same_instant() {
 
 /// The explanation of a grant to a waiter is the status at the grant, not at the poll that takes it.
 #[tokio::test(start_paused = true)]
-async fn it_is_as_of_the_grant_and_not_of_the_poll() {
+async fn an_explanation_is_of_the_instant_of_the_grant_and_not_of_the_poll() {
     for policy in [
         "3 concurrent",
         "3 concurrent ttl 1h",
@@ -85,7 +85,7 @@ async fn it_is_as_of_the_grant_and_not_of_the_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_for_time_is_explained_too_and_units_are_counted() {
+async fn a_request_that_waits_for_a_rate_is_explained_in_its_units() {
     let limiter = Limiter::new("100 tokens/s and 5/s per request").unwrap();
     let request = || limiter.request().cost_of("tokens", 80);
     let (_, limits) = granted(request().acquire_explained()).await;
@@ -97,7 +97,7 @@ async fn one_that_waits_for_time_is_explained_too_and_units_are_counted() {
 }
 
 #[tokio::test]
-async fn a_cancelled_one_leaves_nothing_behind() {
+async fn a_cancelled_explained_request_leaves_nothing_behind() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let held = limiter.try_acquire().unwrap();
     let granted = queued(limiter.request().acquire_explained());
@@ -126,7 +126,7 @@ async fn a_cancelled_one_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_and_an_order_apply_as_ever() {
+async fn timeouts_and_order_apply_to_explained_requests() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let held = limiter.try_acquire().unwrap();
     let mut first = queued(limiter.acquire());
@@ -205,7 +205,7 @@ fn timed_out(answer: Result<Permit, AcquireError>) -> (Option<Duration>, Decisio
 
 /// Each reason for which a request can wait too long, with those before it in the queue or without.
 #[tokio::test(start_paused = true)]
-async fn a_timeout_says_what_it_waited_for() {
+async fn a_timeout_names_the_limit_that_the_request_waited_for() {
     let decided = |limiter: &Limiter, cost: u64| {
         let late = limiter
             .request()
@@ -260,7 +260,7 @@ async fn a_timeout_says_what_it_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_says_it_of_its_own_instant_and_not_of_the_poll() {
+async fn an_explained_refusal_is_of_its_own_instant_and_not_of_the_poll() {
     let limiter = Limiter::new("window 5/min and 9 concurrent").unwrap();
     let held = limiter.try_acquire_many(4).unwrap();
     let (answer, limits) = limiter
@@ -323,7 +323,7 @@ async fn a_refusal_says_it_of_its_own_instant_and_not_of_the_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_key_says_it_too() {
+async fn an_explained_refusal_of_a_key_has_the_status_of_its_limits() {
     let per_user = tollgate::KeyedLimiter::new("window 3/min").unwrap();
     per_user.try_acquire_many("alice", 3).unwrap().release();
     let (answer, limits) = per_user

@@ -85,7 +85,7 @@ async fn waiters_are_granted_in_order_and_not_too_early() {
 }
 
 #[tokio::test]
-async fn every_limit_that_follows_time_is_granted_in_time() {
+async fn every_time_based_limit_grants_in_time() {
     let second = ms(1_000);
     let policies: [Policy; 5] = [
         TokenBucket::new(Rate::per_second(200), 1).into(),

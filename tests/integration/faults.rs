@@ -302,7 +302,7 @@ async fn call_until_used_up(limiter: SharedLimiter, counts: Arc<Counts>) {
 }
 
 /// Requests end at the deadline, or soon after.
-async fn hears_of_a_release_in_time(limiter: &SharedLimiter) {
+async fn ends_by_the_deadline(limiter: &SharedLimiter) {
     let start = Instant::now();
     let failed = limiter.try_acquire().await;
     assert!(
@@ -345,7 +345,7 @@ async fn connections_are_cut(kind: Kind) {
     proxy.refuse(true);
     proxy.cut();
     let cut_off = kind.process(&url, Clock::Right, &unique("cut off"), "10/s");
-    hears_of_a_release_in_time(&cut_off).await;
+    ends_by_the_deadline(&cut_off).await;
     sleep(ms(300)).await;
     proxy.refuse(false);
     is_served_again(&cut_off).await;
@@ -361,7 +361,7 @@ async fn nothing_arrives_for_longer_than_the_deadline(kind: Kind) {
     load.has_granted(50).await;
     proxy.hold(true);
     for _ in 0..4 {
-        hears_of_a_release_in_time(&cut_off).await;
+        ends_by_the_deadline(&cut_off).await;
     }
     sleep(ms(1_000)).await;
     proxy.hold(false);
@@ -371,7 +371,7 @@ async fn nothing_arrives_for_longer_than_the_deadline(kind: Kind) {
 
 /// The connections are dead, as behind a router that has dropped their state.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
-async fn connections_die_unseen(kind: Kind) {
+async fn connections_die_without_notice(kind: Kind) {
     let (proxy, direct, url) = kind.behind_proxy().await;
     let load = Load::begin(kind, &url, &direct, 150);
     let name = unique("messages");
@@ -383,7 +383,7 @@ async fn connections_die_unseen(kind: Kind) {
     drop(other.acquire().await.unwrap());
     let held = one.acquire().await.unwrap();
     proxy.lose_connections();
-    hears_of_a_release_in_time(&cut_off).await;
+    ends_by_the_deadline(&cut_off).await;
     is_served_again(&cut_off).await;
     load.end().await;
     is_served_again(&one).await;
@@ -535,7 +535,7 @@ async fn a_server_is_killed_stands_still_or_only_reads(kind: Kind, read_only: fn
         .unwrap();
     load.has_granted(50).await;
     server.kill();
-    hears_of_a_release_in_time(&other).await;
+    ends_by_the_deadline(&other).await;
     let killed = Instant::now();
     while killed.elapsed() < ms(8_000) {
         assert!(!is_granted_by_store(&alone).await);
@@ -562,7 +562,7 @@ async fn a_server_is_killed_stands_still_or_only_reads(kind: Kind, read_only: fn
     load.has_granted(50).await;
     server.signal("STOP");
     for _ in 0..4 {
-        hears_of_a_release_in_time(&other).await;
+        ends_by_the_deadline(&other).await;
     }
     sleep(ms(1_000)).await;
     server.signal("CONT");
@@ -596,7 +596,7 @@ macro_rules! faults {
         faults!($kind,
             connections_are_cut
             nothing_arrives_for_longer_than_the_deadline
-            connections_die_unseen
+            connections_die_without_notice
             the_network_takes_50_ms
             the_clock_of_a_process_is_an_hour_off
         );

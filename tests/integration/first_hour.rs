@@ -92,7 +92,7 @@ async fn the_others_are_replaced_call_by_call() -> Outcome {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_said_can_be_said() -> Outcome {
+async fn requests_that_the_first_users_missed_compile() -> Outcome {
     // Slots, requests and tokens a minute as one policy.
     let model =
         Limiter::new("8 concurrent per request and 500/min per request and 100000 tokens/min")?;
@@ -157,7 +157,7 @@ async fn what_could_not_be_said_can_be_said() -> Outcome {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_silent_speaks() -> Outcome {
+async fn silent_mistakes_are_now_reported() -> Outcome {
     let places = Limiter::new(MaxConcurrency::new(1))?;
     // A throttled stream under places only would limit nothing.
     let mut throttled = stream::iter([1, 2]).try_throttled(&places);

@@ -54,7 +54,7 @@ async fn a_panic_in_the_waker_of_a_reclaimed_future_leaves_no_other_asleep() {
 
 /// A fixed bug, as above; and the panic came out of the drop of the last permit.
 #[tokio::test]
-async fn a_panic_in_the_waker_of_a_drained_future_stays_out_of_the_last_drop() {
+async fn a_panic_in_the_waker_of_a_drained_future_does_not_reach_the_last_drop() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let permit = limiter.acquire().await.unwrap();
     limiter.close();
@@ -77,7 +77,7 @@ async fn a_panic_in_the_waker_of_a_drained_future_stays_out_of_the_last_drop() {
 
 /// A fixed bug: the panic came out of the poll that took the last answer, and the drop of its future hit an `expect`.
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_the_waker_of_a_drained_future_stays_out_of_the_last_poll() {
+async fn a_panic_in_the_waker_of_a_drained_future_does_not_reach_the_last_poll() {
     let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
     limiter.try_acquire().unwrap().release();
     let mut last = task::spawn(limiter.acquire());
@@ -252,7 +252,7 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
 
 /// The clone runs outside the lock, so the answer can come between the two looks at the slot.
 #[test]
-fn a_waker_may_bring_about_the_answer_while_it_replaces_another() {
+fn a_waker_may_cause_the_answer_while_it_replaces_another() {
     for closes in [false, true] {
         for policy in [
             Policy::from(MaxConcurrency::new(1)),
@@ -299,7 +299,7 @@ fn a_waker_may_bring_about_the_answer_while_it_replaces_another() {
 /// A fixed bug: a request whose waker panicked when it was cloned had by then dropped another one from the full queue without
 /// waking it.
 #[test]
-fn a_waker_that_panics_when_it_is_cloned_costs_no_request_anything() {
+fn a_waker_that_panics_when_it_is_cloned_harms_no_other_request() {
     for policy in policies() {
         must_not_hang(async move || {
             let limiter = Limiter::builder(policy)
@@ -340,7 +340,7 @@ fn a_waker_that_panics_when_it_is_cloned_costs_no_request_anything() {
 
 /// A fixed bug: the panic came before the permit was made, so its place was never released.
 #[test]
-fn a_waker_that_panics_when_it_is_dropped_takes_no_permit_with_it() {
+fn a_waker_that_panics_when_it_is_dropped_loses_no_permit() {
     static VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| RawWaker::new(data, &VTABLE),
         |_| (),

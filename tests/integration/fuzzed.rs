@@ -47,7 +47,7 @@ fn the_corpus_of_upstreams_has_every_field() {
 }
 
 #[test]
-fn a_corpus_has_any_bytes() {
+fn a_corpus_can_hold_any_bytes() {
     let bytes: Vec<u8> = (0..=255).collect();
     let corpus = format!("{}\n\n{}\n", bytes.escape_ascii(), b"\\x".escape_ascii());
     assert_eq!(

@@ -16,7 +16,7 @@ use tollgate::{
 
 /// Invariant 4, over several limiters: if any of them denies, none is charged, and the error names that one.
 #[tokio::test(start_paused = true)]
-async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
+async fn when_one_member_denies_no_other_is_charged_and_the_error_names_it() {
     let minute = Duration::from_secs(60);
     let members = [2, 5, 9].map(|units| {
         Limiter::builder(FixedWindow::new(units, minute))
@@ -52,7 +52,7 @@ async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_waits_gets_through_when_the_last_of_its_limiters_admits() {
+async fn a_waiting_group_is_granted_when_the_last_of_its_limiters_admits() {
     let (slow, fast, place) = (
         limiter(Throttle::every(ms(100))),
         limiter(Throttle::every(ms(30))),
@@ -132,7 +132,7 @@ async fn a_limiter_given_twice_is_charged_once_and_none_admits_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settled_and_refunded_together() {
+async fn permits_of_a_group_are_settled_and_refunded_together() {
     let members = [100, 200].map(|burst| limiter(TokenBucket::new(Rate::per_second(1), burst)));
     let group = LimiterGroup::new(members.clone());
     assert!(group.acquire_many(50).await.unwrap().settle(20));
@@ -145,7 +145,7 @@ async fn settled_and_refunded_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_member_says_so() {
+async fn a_closed_member_is_named_by_the_error_of_the_group() {
     let members = [
         limiter(MaxConcurrency::new(1)),
         limiter(MaxConcurrency::new(1)),
@@ -475,7 +475,7 @@ fn a_panicking_waker_of_one_member_keeps_no_waiter_of_another_asleep() {
 
 /// Invariant 2: a group can be given up at any time, for any member that it waits for and any permits that it holds.
 #[tokio::test(start_paused = true)]
-async fn groups_given_up_at_any_time_lose_nothing() {
+async fn requests_to_groups_that_are_dropped_at_any_time_lose_no_unit() {
     let members = [
         limiter(MaxConcurrency::new(1)),
         limiter(Throttle::every(ms(3))),
@@ -588,7 +588,7 @@ fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
 
 /// A fixed bug: a waiter of a group went to the end of a queue each time, and was never granted where others always wait.
 #[tokio::test(start_paused = true)]
-async fn a_group_gets_through_although_others_always_wait_for_each_of_its_members() {
+async fn a_group_is_granted_although_others_always_wait_for_each_of_its_members() {
     for policies in [
         [MaxConcurrency::new(1).into(), MaxConcurrency::new(1).into()],
         [
@@ -631,7 +631,7 @@ async fn a_group_gets_through_although_others_always_wait_for_each_of_its_member
 
 /// A fixed bug: of what was due in a member, a call to the group did one batch, and denied if that was not enough.
 #[test]
-fn a_group_waits_for_no_driver_to_reclaim_what_has_expired() {
+fn a_call_to_a_group_reclaims_all_expired_permits_itself() {
     let leaky = limiter(MaxConcurrency::new(200).ttl(ms(20)));
     for _ in 0..200 {
         leaky.try_acquire().unwrap().forget();

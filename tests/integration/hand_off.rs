@@ -109,7 +109,7 @@ async fn places_that_are_given_up_at_random_go_to_the_next_and_none_is_lost() {
 
 /// The work of a holder happens before that of the next one, so counting without an atomic addition loses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_holder_sees_what_the_one_before_it_did() {
+async fn a_holder_sees_the_writes_of_the_holder_before_it() {
     const TASKS: u64 = 8;
     const TURNS: u64 = 20_000;
     let (limiter, count) = (

@@ -190,7 +190,7 @@ async fn the_limit_that_denied_has_none_left_until_the_retry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_spent_says_when_more_comes() {
+async fn a_spent_limit_states_when_its_next_units_come() {
     for (policy, t) in [
         ("window 6/min", 60),
         ("6/min", 10),
@@ -236,7 +236,7 @@ async fn what_is_spent_says_when_more_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_is_to_be_used_within_the_window() {
+async fn a_limit_with_units_left_states_no_longer_time_than_its_window() {
     // While units are left, no client has to wait until bans are forgiven, or until the units of a window weigh nothing.
     let limiter = limiter("penalty 6 falling 1/min ban 1h forgive 24h");
     let reported = || {
@@ -267,7 +267,7 @@ async fn what_is_left_is_to_be_used_within_the_window() {
 
 /// Two limits deny. The one that admits earlier is not the one with the name, and has more at the retry at the latest.
 #[tokio::test(start_paused = true)]
-async fn no_limit_without_units_waits_longer_than_the_retry() {
+async fn no_spent_limit_states_a_longer_wait_than_retry_after() {
     let limiter = limiter("window 2/h and window 2/min and window 2/10s");
     let _permit = limiter.try_acquire_many(2).unwrap();
     let (decision, limits) = denial(&limiter, 1);
@@ -330,7 +330,7 @@ fn retry_after_is_rounded_up_and_never_zero() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_has_no_time_unless_one_is_given() {
+async fn a_denied_concurrency_states_no_time_unless_one_is_given() {
     let limiter = limiter("1 concurrent");
     let _held = limiter.try_acquire().unwrap();
     let (decision, limits) = denial(&limiter, 1);
@@ -498,7 +498,7 @@ async fn lists_of_several_layers_become_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_single_limits_the_tighter_stays() {
+async fn the_tighter_of_two_single_limits_stays() {
     let limiter = limiter("window 10/min");
     let _permit = limiter.try_acquire_many(6).unwrap();
     let limits = limiter.limits();
@@ -555,7 +555,7 @@ async fn of_two_single_limits_the_tighter_stays() {
 }
 
 #[test]
-fn of_two_times_to_retry_the_later_stays() {
+fn the_later_of_two_retry_times_stays() {
     let values = FieldValues::refused(&[]).retry_after(secs(30));
     for (there, expected) in [
         ("retry-after: 29", "30"),
@@ -602,7 +602,7 @@ fn of_two_times_to_retry_the_later_stays() {
 }
 
 #[test]
-fn a_map_that_is_full_is_no_panic() {
+fn a_full_header_map_causes_no_panic() {
     let mut headers = HeaderMap::new();
     let name = |n| HeaderName::try_from(format!("x-{n}")).unwrap();
     let full = (0..40_000).find(|n| {
@@ -903,7 +903,7 @@ proptest! {
 
     /// A client that used the last unit and comes back after `t` seconds finds one, and finds none a second earlier.
     #[test]
-    fn a_client_that_keeps_to_t_comes_neither_too_early_nor_too_late(
+    fn a_client_that_waits_for_t_retries_neither_too_early_nor_too_late(
         (kind, units, burst) in (0..8_usize, 1..40_u64, 1..60_u64),
         period in prop::sample::select(vec![1_u64, 3, 60]),
         requests in prop::collection::vec((1..60_u64, 0..20_000_u64), 1..40),
@@ -942,7 +942,7 @@ proptest! {
 
     /// The reader of this crate finds it too, in every style.
     #[test]
-    fn what_is_written_is_read_back((policy, costs, wait) in policies()) {
+    fn written_fields_are_read_back((policy, costs, wait) in policies()) {
         let (limits, decision) = explained(&policy, &costs, wait);
         let values = values(&limits, decision.as_ref());
         let (status, is_denied) = (if decision.is_some() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }, decision.is_some());
@@ -983,7 +983,7 @@ proptest! {
 
     /// Whatever is there already, a reader can read what comes out of it.
     #[test]
-    fn what_is_merged_can_be_read(there in prop::collection::vec("[ \"ab;r=q1,:\\\\]{0,12}|\"a\";r=1|\"a\";q=1|1;w=1|limit=1|[0-9]{0,3}|17953956[0-9]{2}", 12)) {
+    fn merged_fields_can_be_read(there in prop::collection::vec("[ \"ab;r=q1,:\\\\]{0,12}|\"a\";r=1|\"a\";q=1|1;w=1|limit=1|[0-9]{0,3}|17953956[0-9]{2}", 12)) {
         let limits = limiter("window 100/min").limits();
         let values = FieldValues::refused(&limits).retry_after(secs(9));
         let names = [

@@ -126,7 +126,7 @@ async fn send(
 
 /// An answer to HEAD has no content. HTTP/1 servers leave it out; over HTTP/2 a client takes it for an error.
 #[tokio::test]
-async fn a_refusal_of_head_has_the_head_of_a_refusal_alone() {
+async fn a_refusal_of_a_head_request_has_no_body() {
     for is_http2 in [false, true] {
         let limiter = Limiter::new("window 1/h").unwrap();
         let hello =

@@ -282,7 +282,7 @@ async fn stacked_layers_with_one_limit_each_describe_the_tighter() {
 
 /// The layer keeps the text of the policies that it wrote first.
 #[tokio::test(start_paused = true)]
-async fn the_policies_are_those_of_the_decision_whatever_was_written_before() {
+async fn the_policies_follow_the_decision_although_their_text_is_cached() {
     let limiter = Limiter::new("window 2/min").unwrap();
     let layer = LimitLayer::new(limiter.clone());
     let (service, renamed) = (
@@ -571,7 +571,7 @@ async fn a_refusal_names_the_problem_of_its_answer() {
 
 /// The refusal of a request that may wait names what holds it back, as that of a request that may not.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_after_a_wait_names_its_cause_as_one_at_once_does() {
+async fn a_refusal_after_a_wait_names_the_same_cause_as_an_immediate_one() {
     let pause = Duration::from_secs(60);
     for (policy, cost, spent, paused, expected) in [
         (
@@ -662,7 +662,7 @@ async fn a_refusal_after_a_wait_names_its_cause_as_one_at_once_does() {
 
 /// A fixed bug: behind other requests, a pause was blamed on the first limit, and a request with a deadline did not learn when it ends.
 #[tokio::test(start_paused = true)]
-async fn a_request_behind_others_in_a_pause_learns_of_the_pause() {
+async fn a_refusal_behind_other_requests_in_a_pause_names_the_pause() {
     for (policy, held, expected) in [
         ("100/s", false, ("503", "60", r#""default";r=100"#)),
         (
@@ -802,7 +802,7 @@ async fn a_forged_header_does_not_choose_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_unknown_are_refused_or_share_a_key() {
+async fn clients_without_an_identity_are_refused_or_share_a_key() {
     let limiter = KeyedLimiter::<IpAddr>::new("window 1/min").unwrap();
     let nobody = IpAddr::from([0, 0, 0, 0]);
     let refused = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
@@ -920,7 +920,7 @@ fn user(request: &Request<()>) -> Option<User> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn identity_then_plan_then_policy() {
+async fn an_identity_chooses_a_plan_and_the_plan_chooses_a_policy() {
     let (free, paid): (Policy, Policy) = (
         "window 1/min".parse().unwrap(),
         "window 3/min".parse().unwrap(),
@@ -1189,7 +1189,7 @@ async fn a_service_that_fails_or_panics_releases_its_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_dropped_at_any_stage_costs_the_others_nothing() {
+async fn a_request_dropped_at_any_stage_harms_no_other_request() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let keyed = KeyedLimiter::<IpAddr>::new(MaxConcurrency::new(1)).unwrap();
     let never = service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());
@@ -1499,7 +1499,7 @@ async fn events_name_the_line_that_made_the_layer() {
 // ---- shared stores ----
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_limiter_tells_what_its_store_said() {
+async fn a_shared_limiter_reports_the_decision_of_its_store() {
     let limiter = SharedLimiter::new(MemoryStore::new(), "api", "sliding log 2/min").unwrap();
     let together = LimitLayer::new(limiter.clone()).layer(answers(StatusCode::OK));
     let by_key = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
@@ -1541,7 +1541,7 @@ async fn a_shared_limiter_tells_what_its_store_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_a_limiter_follows_its_rule() {
+async fn a_limiter_whose_store_is_down_follows_on_store_down() {
     let local = OnStoreDown::Local("window 1/min".parse().unwrap());
     let rules = [
         (OnStoreDown::Error, [503, 503]),
@@ -1589,7 +1589,7 @@ async fn without_its_store_a_limiter_follows_its_rule() {
 
 /// A fixed bug: the refusal of a request that waited in vain for the store named an old denial of another request.
 #[tokio::test(start_paused = true)]
-async fn an_old_denial_is_no_cause_when_the_store_does_not_answer() {
+async fn a_refusal_without_an_answer_of_the_store_does_not_name_an_old_denial() {
     let local = || OnStoreDown::Local("window 1/min".parse().unwrap());
     for (rule, way, statuses) in [
         (OnStoreDown::Deny, Way::Cut, [503, 503]),
@@ -1629,7 +1629,7 @@ async fn an_old_denial_is_no_cause_when_the_store_does_not_answer() {
 
 /// While the store answers, the refusal of a request that waited names its limits, also when the store is asked at that moment.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_for_a_place_of_a_store_learns_of_it() {
+async fn a_refusal_after_a_wait_for_a_place_in_a_store_names_its_limits() {
     let store = Faulty::new();
     let limiter = store.builder("1 concurrent").build().unwrap();
     let _held = store.elsewhere("1 concurrent").try_acquire().await.unwrap();
@@ -1652,7 +1652,7 @@ async fn a_request_that_waits_for_a_place_of_a_store_learns_of_it() {
 /// A fixed bug: while the store was asked for the unit that was due, a request that had waited too long for it was refused as if the
 /// server had no capacity.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_for_a_unit_of_a_store_learns_of_it() {
+async fn a_refusal_after_a_wait_for_a_unit_in_a_store_names_its_limit() {
     for wait in (910..1_100).step_by(9) {
         let store = Faulty::by(Way::Slow(ms(50)));
         let limiter = store

@@ -189,7 +189,7 @@ async fn a_refusal_is_an_error_and_nothing_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_holds_back_everybody_until_the_instant_that_it_names() {
+async fn a_denial_holds_back_all_requests_until_the_instant_that_it_names() {
     let upstream = Upstream::new([answer(429, "retry-after: 30")]);
     let limiter = limiter(MaxConcurrency::new(8));
     let client = OutboundLayer::new(limiter).layer(upstream.service());
@@ -267,7 +267,7 @@ async fn a_denial_by_one_host_holds_back_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_what_the_closure_says() {
+async fn the_closure_chooses_the_key() {
     let per_path = KeyedLimiter::<String>::new(Throttle::every(secs(1))).unwrap();
     let client = OutboundLayer::by_key(per_path, |request| request.uri.path().to_owned())
         .layer(Upstream::default().service());
@@ -508,7 +508,7 @@ async fn a_timeout_above_100_years_is_one_of_100_years() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_denied_is_sent_again_a_bounded_number_of_times() {
+async fn a_denied_request_is_sent_again_a_bounded_number_of_times() {
     let upstream = Upstream::new((0..9).map(|_| answer(429, "retry-after: 10")));
     let limiter = limiter(MaxConcurrency::new(1));
     let client = OutboundLayer::new(limiter.clone())

@@ -176,7 +176,7 @@ async fn refusals_of_a_layer_are_reported_to_the_observer_of_its_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keyed_limiter_tells_the_key_if_it_is_known() {
+async fn the_event_of_a_keyed_limiter_has_the_key_if_it_is_known() {
     let (reported, by_closure) = (Reported::default(), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&by_closure);
     let on_event = move |event: &LimiterEvent<'_>| {
@@ -230,7 +230,7 @@ async fn a_keyed_limiter_tells_the_key_if_it_is_known() {
 
 /// `StoreDown` comes once, and `Refused` for each request that got 503 for it.
 #[tokio::test(start_paused = true)]
-async fn each_request_that_a_store_fails_is_an_event() {
+async fn each_request_that_fails_because_of_its_store_is_an_event() {
     for by_key in [false, true] {
         for wait in [None, Some(ms(100))] {
             let (reported, keys) = (Reported::default(), Arc::new(Mutex::new(Vec::new())));
@@ -284,7 +284,7 @@ async fn each_request_that_a_store_fails_is_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_that_is_chosen_tells_of_its_own() {
+async fn a_chosen_limiter_reports_its_own_refusals() {
     let reported = Reported::default();
     let small = Limiter::builder("1/min burst 1")
         .name("small")
@@ -360,7 +360,7 @@ async fn without_connect_info_the_403_says_what_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_403_tells_what_is_missing_and_nothing_of_the_server() {
+async fn a_403_says_what_is_missing_and_nothing_else_about_the_server() {
     let forwarded = || {
         ClientIp::behind_hops(2)
             .unwrap()

@@ -247,7 +247,7 @@ fn quotas_from_a_cache_are_ignored() {
 }
 
 #[test]
-fn lists_of_draft_10() {
+fn lists_of_draft_10_are_read() {
     let draft_10 = |text: &str| quotas(UpstreamFamily::Draft10, text);
     for (text, expected) in [
         ("", vec![]),
@@ -513,7 +513,7 @@ fn each_type_of_structured_fields_is_checked() {
 }
 
 #[test]
-fn the_dictionary_of_draft_07() {
+fn the_dictionary_of_draft_07_is_read() {
     let draft_7 = |text: &str| quotas(UpstreamFamily::Draft7, text);
     assert_eq!(
         draft_7("ratelimit: limit=100, remaining=50, reset=5"),
@@ -548,7 +548,7 @@ fn the_dictionary_of_draft_07() {
 }
 
 #[test]
-fn the_three_fields_of_the_first_drafts() {
+fn the_three_fields_of_the_first_drafts_are_read() {
     let draft_6 = |text: &str| quotas(UpstreamFamily::Draft6, text);
     assert_eq!(
         draft_6("ratelimit-limit: 100\nratelimit-remaining: 50\nratelimit-reset: 30"),
@@ -652,7 +652,7 @@ fn a_reset_has_the_meaning_that_was_chosen() {
 
 /// Reddit counts in floating point.
 #[test]
-fn what_remains_may_be_a_decimal_which_is_rounded_down() {
+fn a_decimal_remaining_is_rounded_down() {
     let reddit = UpstreamFamily::XRateLimit(ResetFormat::Seconds);
     for (remaining, expected) in [
         ("599.0", 599),
@@ -1201,7 +1201,7 @@ proptest! {
     #![proptest_config(crate::common::replay::cases(4_000))]
 
     #[test]
-    fn what_is_malformed_is_so_for_another_parser_too(lines in prop::collection::vec(nearly_a_list(), 1..3)) {
+    fn another_parser_rejects_the_same_lists(lines in prop::collection::vec(nearly_a_list(), 1..3)) {
         let mut fields = HeaderMap::new();
         for line in &lines {
             let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) else { return Ok(()) };
@@ -1222,7 +1222,7 @@ proptest! {
     }
 
     #[test]
-    fn dictionaries_agree_too(line in nearly_a_dictionary()) {
+    fn another_parser_agrees_on_dictionaries(line in nearly_a_dictionary()) {
         let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) else { return Ok(()) };
         let fields = HeaderMap::from_iter([(HeaderName::from_static("ratelimit"), value)]);
         let answer = UpstreamReader::new(UpstreamFamily::Draft7).read(OK, &fields, now());
@@ -1240,7 +1240,7 @@ proptest! {
     }
 
     #[test]
-    fn dates_agree_with_another_reader(instant in 0_u64..253_402_300_800, now_is_later in 0_u64..10_000) {
+    fn another_parser_agrees_on_dates(instant in 0_u64..253_402_300_800, now_is_later in 0_u64..10_000) {
         let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + secs(instant));
         let fields = headers(&format!("retry-after: {date}"));
         let arrived = SystemTime::UNIX_EPOCH + secs(instant.saturating_sub(now_is_later));
@@ -1255,7 +1255,7 @@ proptest! {
 
     /// Whatever the bytes are, nothing panics and no duration is longer than the cap.
     #[test]
-    fn no_bytes_do_harm(
+    fn any_bytes_are_read_without_a_panic(
         values in prop::collection::vec(prop_oneof![
             prop::collection::vec(any::<u8>(), 0..40),
             Just(b"rejected".to_vec()),

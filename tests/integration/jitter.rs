@@ -11,7 +11,7 @@ use tollgate::{AcquireError, MaxConcurrency, Rate, Throttle, TokenBucket};
 const TICK: Duration = ms(1);
 
 #[tokio::test(start_paused = true)]
-async fn each_delay_is_another_one_from_0_to_the_longest() {
+async fn delays_are_random_from_0_to_the_longest() {
     let limiter = limiter(TokenBucket::new(Rate::per_second(1_000), 1_000));
     let mut delays = BTreeSet::new();
     for _ in 0..200 {

@@ -425,7 +425,7 @@ async fn a_leak_under_one_key_is_reclaimed_on_time_and_reported_with_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_out_keep_a_key_known_and_their_return_lets_it_go() {
+async fn a_key_with_places_out_is_kept_and_can_be_forgotten_after_their_return() {
     let keyed = KeyedLimiter::builder(MaxConcurrency::new(1))
         .max_keys(2)
         .build()
@@ -592,7 +592,7 @@ async fn more_tiers_than_are_kept_are_still_distinguished() {
 }
 
 #[test]
-fn a_tier_that_makes_no_sense_is_an_error_of_the_call() {
+fn an_invalid_tier_is_an_error_of_the_call() {
     let keyed = KeyedLimiter::<u64>::builder(bucket(1))
         .tiers(|key| bucket(*key).into())
         .build()
@@ -630,7 +630,7 @@ async fn the_key_with_the_soonest_reset_is_evicted_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn snapshots_tell_of_every_key_with_its_counter() {
+async fn snapshots_have_every_key_with_its_counter() {
     let keyed = KeyedLimiter::new(Penalty::new(3, Rate::per_second(1)).ceiling(6)).unwrap();
     for (key, attempts) in [("alice", 1), ("bob", 3), ("eve", 40)] {
         (0..attempts).for_each(|_| drop(keyed.try_acquire(&key)));

@@ -196,7 +196,7 @@ impl Drop for PanicsAtItsEnd {
 
 /// A panic in the drop of a forgotten key does not reach the call that forgets it.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_panics_when_it_is_forgotten_takes_no_permit_with_it() {
+async fn a_key_that_panics_when_it_is_forgotten_loses_no_permit() {
     let keyed = KeyedLimiter::builder(Throttle::every(ms(100)))
         .max_keys(30)
         .build()
@@ -240,7 +240,7 @@ impl<T: Send + 'static> Wake for LetsGo<T> {
 
 /// A fixed bug: the panic ended the driver of all keys, and its runtime never got another one.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_panics_in_the_driver_leaves_the_other_keys_their_driver() {
+async fn a_key_that_panics_in_the_driver_does_not_end_the_driver() {
     let keyed = KeyedLimiter::builder(MaxConcurrency::new(1))
         .on_event(|_| ())
         .build()

@@ -9,7 +9,7 @@ use tollgate::{
 
 /// A fixed bug: the scan of active keys counted slots of the table, most of which are empty when few keys are left.
 #[tokio::test(start_paused = true)]
-async fn no_key_is_turned_away_where_one_can_go() {
+async fn no_new_key_is_refused_while_another_can_be_evicted() {
     for (max_keys, held) in [(40, 30), (500, 250), (4_000, 2_000)] {
         let log = SlidingWindow::log(3, Duration::from_secs(3_600));
         let keyed = KeyedLimiter::<u64>::builder(log)
@@ -29,7 +29,7 @@ async fn no_key_is_turned_away_where_one_can_go() {
 
 /// A fixed bug: three shards of four were searched for the one key that could go.
 #[tokio::test(start_paused = true)]
-async fn the_one_key_that_can_go_is_found_in_a_small_table() {
+async fn the_only_evictable_key_of_a_small_table_is_found() {
     let hour = Duration::from_secs(3_600);
     let policies: [Policy; 2] = [
         SlidingWindow::log(3, hour).into(),
@@ -59,7 +59,7 @@ async fn the_one_key_that_can_go_is_found_in_a_small_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_turned_away_where_none_can_go() {
+async fn a_new_key_is_refused_if_no_other_can_be_evicted() {
     let limits = MaxConcurrency::new(1);
     let keyed = KeyedLimiter::<u64>::builder(limits)
         .max_keys(200)

@@ -176,7 +176,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
 
 /// A key with places out that no request waits for is decided in one word. Questions and denials change nothing about that.
 #[test]
-fn a_key_of_a_concurrency_with_places_out_takes_96_bytes_whatever_is_asked_of_it() {
+fn a_key_of_a_concurrency_with_places_out_takes_96_bytes_after_any_calls() {
     const KEYS: u64 = 20_000; // just too many for tables of the next smaller size
     let places = MaxConcurrency::new(2);
     for tiered in [false, true] {

@@ -229,7 +229,7 @@ async fn a_waker_may_use_the_limiter_while_a_tier_changes() {
 
 /// An observer may run in the call of any caller, as [`tollgate::LimiterBuilder::on_event`] says.
 #[test]
-fn a_panic_of_the_observer_goes_no_further() {
+fn a_panic_of_an_observer_does_not_reach_the_caller() {
     let keyed = KeyedLimiter::<u8>::builder(TokenBucket::new(Rate::per_hour(1), 2))
         .max_keys(1)
         .when_full(WhenFull::EvictSoonestReset)

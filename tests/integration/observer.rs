@@ -132,7 +132,7 @@ async fn one_observer_gets_every_event_of_every_kind_of_limiter() {
 
 /// The fence is that of the permit. A request that need not wait is not observed.
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_once_with_what_its_request_got() {
+async fn each_wait_ends_once_with_the_outcome_of_its_request() {
     struct Ends(Arc<Mutex<Vec<String>>>);
     impl OpenWait for Ends {
         fn end(self: Box<Self>, end: WaitEnd<'_>) {
@@ -208,7 +208,7 @@ async fn a_wait_ends_once_with_what_its_request_got() {
 
 /// Wherever it panics, each request has its answer.
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_takes_no_answer_from_any_request() {
+async fn every_request_is_answered_although_an_observer_panics() {
     struct Panics;
     fn panic() -> ! {
         resume_unwind(Box::new("on purpose, without the noise of the hook"))
@@ -352,7 +352,7 @@ async fn a_late_release_is_reported_once_and_one_in_time_is_not() {
 
 /// A closure is an observer: with a type for its argument in `observer`, and without one in `on_event`.
 #[tokio::test(start_paused = true)]
-async fn closures_and_observers_stand_beside_each_other() {
+async fn a_limiter_can_have_closures_and_observers() {
     let seen: Arc<AtomicU64> = Arc::default();
     let count = || {
         let seen = Arc::clone(&seen);

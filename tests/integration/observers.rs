@@ -45,7 +45,7 @@ fn advance_before_any_driver(by: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_at_a_reclaim_stays_out_of_every_call_that_reclaims() {
+async fn a_panic_of_an_observer_does_not_reach_a_call_that_reclaims() {
     type Call = fn(&Limiter, Permit);
     let calls: [(&str, Call); 13] = [
         ("try_acquire", |limiter, _live| {
@@ -99,7 +99,7 @@ async fn a_panic_at_a_reclaim_stays_out_of_every_call_that_reclaims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_at_a_request_that_is_shed_takes_no_answer_from_any_request() {
+async fn every_request_is_answered_although_the_observer_of_a_shed_one_panics() {
     tokio::task::unconstrained(async {
         let penalty = ms(100);
         for (overflow, error, shed) in [
@@ -159,7 +159,7 @@ async fn a_panic_at_a_request_that_is_shed_takes_no_answer_from_any_request() {
 
 /// The driver of all keys goes on, and so does a driver of a limiter's own.
 #[tokio::test(start_paused = true)]
-async fn a_panic_at_a_reclaim_leaves_the_driver_to_the_next_waiters() {
+async fn a_panic_of_an_observer_does_not_end_the_driver() {
     let (start, policy) = (Instant::now(), MaxConcurrency::new(1).ttl(ms(10)));
     let events: Arc<AtomicU64> = Arc::default();
     let keyed = KeyedLimiter::<u8>::builder(policy).on_event(observer(&events));
@@ -183,7 +183,7 @@ async fn a_panic_at_a_reclaim_leaves_the_driver_to_the_next_waiters() {
 
 /// A second observer replaced the first.
 #[tokio::test]
-async fn every_observer_is_called_in_order_whatever_another_one_does() {
+async fn every_observer_is_called_in_order_although_another_panics() {
     let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
     let note = |name| {
         let calls = Arc::clone(&calls);

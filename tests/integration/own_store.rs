@@ -65,7 +65,7 @@ mod broken {
 }
 
 #[tokio::test]
-async fn a_limiter_works_over_it() {
+async fn a_limiter_works_over_a_store_outside_the_crate() {
     let store = MapStore::new();
     let [one, other] = [(); 2].map(|()| {
         tollgate::SharedLimiter::new(store.clone(), "api", "1 concurrent and 10/min").unwrap()

@@ -64,7 +64,7 @@ async fn an_owned_acquire_outlives_its_limiter() {
 }
 
 #[tokio::test]
-async fn a_request_is_awaited_itself() {
+async fn a_request_can_be_awaited_without_acquire() {
     let limiter = places(3);
     let permit = limiter
         .request()

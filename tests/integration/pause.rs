@@ -15,7 +15,7 @@ use tollgate::{
 
 /// For every policy, those that otherwise read no clock included, and for requests before the pause and during it.
 #[tokio::test(start_paused = true)]
-async fn everybody_waits_for_the_end_of_a_pause_and_goes_in_order() {
+async fn all_requests_wait_for_the_end_of_a_pause_and_are_granted_in_order() {
     for policy in every_strategy() {
         let limiter = limiter(policy.clone());
         sleep(ms(30)).await;
@@ -58,7 +58,7 @@ async fn everybody_waits_for_the_end_of_a_pause_and_goes_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_denies_what_the_policy_would_admit_and_says_so() {
+async fn a_denial_in_a_pause_names_the_pause_although_the_policy_would_admit_the_request() {
     let limiter = limiter(MaxConcurrency::new(2));
     limiter.pause_for(ms(100));
     let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire() else {
@@ -83,7 +83,7 @@ async fn a_pause_denies_what_the_policy_would_admit_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_pauses_the_last_end_stands_and_resume_ends_them_all() {
+async fn the_latest_end_of_several_pauses_counts_and_resume_ends_them_all() {
     let limiter = limiter(MaxConcurrency::new(2));
     let start = Instant::now();
     limiter.pause_for(ms(500));
@@ -305,7 +305,7 @@ fn a_pause_ends_for_waiters_that_relied_on_a_runtime_that_is_not_polled() {
 
 /// Invariant 6.
 #[tokio::test(start_paused = true)]
-async fn a_pause_without_waiters_costs_no_timer_and_one_that_is_over_leaves_none() {
+async fn a_pause_without_waiters_sets_no_timer_and_an_ended_pause_leaves_none() {
     for policy in every_strategy()
         .into_iter()
         .filter(|policy| !policy.to_string().contains("ttl"))
@@ -347,7 +347,7 @@ async fn a_pause_without_waiters_costs_no_timer_and_one_that_is_over_leaves_none
 /// Invariant 6: a waiter is not woken for a pause, nor for its end, but once for its permit. Where time did not matter, the first
 /// pause makes it matter: then each is woken once, to start a driver in its own runtime.
 #[tokio::test(start_paused = true)]
-async fn pausing_and_resuming_again_and_again_polls_no_waiter_in_vain() {
+async fn repeated_pauses_poll_no_waiter_in_vain() {
     for (policy, woken_once) in [
         (Policy::from(Throttle::every(ms(1))), 0),
         (MaxConcurrency::new(1).into(), 98),
@@ -390,7 +390,7 @@ async fn pausing_and_resuming_again_and_again_polls_no_waiter_in_vain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstreams_denial_pauses_everybody_for_as_long_as_it_asks() {
+async fn a_denial_of_an_upstream_pauses_all_requests_for_as_long_as_it_says() {
     let says = UpstreamSignal::new();
     let cases = [
         (says.limited().retry_after(ms(30_000)), 30_000),
@@ -435,7 +435,7 @@ async fn a_signal_that_comes_late_never_shortens_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_that_is_nearly_spent_is_spread_until_it_is_new_and_no_longer() {
+async fn a_quota_that_is_nearly_spent_is_spread_until_its_reset() {
     let limiter = Limiter::builder(MaxConcurrency::new(8))
         .spread_below(5)
         .build()
@@ -466,7 +466,7 @@ async fn a_quota_that_is_nearly_spent_is_spread_until_it_is_new_and_no_longer() 
 
 /// A fixed bug: of what was due before it, only the first 64 things were done before it.
 #[tokio::test(start_paused = true)]
-async fn all_that_was_due_is_done_before_an_input_although_the_timer_is_late() {
+async fn all_due_work_is_done_before_an_input_although_the_timer_is_late() {
     const POLICY: &str = "100 concurrent ttl 10ms and 1/h burst 101";
     let inputs: [fn(&Limiter); 4] = [
         |limiter| limiter.pause_for(ms(500)),

@@ -80,7 +80,7 @@ async fn a_retry_after_is_not_cut_to_whole_seconds() {
 
 /// Trap: "n per second" that means one in n seconds, or n at once and then one by one.
 #[tokio::test(start_paused = true)]
-async fn per_second_means_so_many_a_second() {
+async fn a_rate_of_n_per_second_grants_n_each_second() {
     let rates = [
         (Rate::per_second(4), 250),
         (Rate::per_minute(4), 15_000),
@@ -182,7 +182,7 @@ async fn huge_quotas_do_not_overflow() {
 /// Trap: the request is counted before it is decided, so that the last one of the limit is refused, and refused requests keep
 /// being counted.
 #[tokio::test(start_paused = true)]
-async fn a_sliding_window_admits_its_limit_and_what_it_denies_does_not_count() {
+async fn a_sliding_window_admits_its_limit_and_does_not_count_denied_requests() {
     for limit in [
         SlidingWindow::log(3, ms(300)),
         SlidingWindow::counter(3, ms(300)),
@@ -210,7 +210,7 @@ async fn a_sliding_window_admits_its_limit_and_what_it_denies_does_not_count() {
 
 /// Trap: the retry-after is one window from now, whenever the earlier grants were made.
 #[tokio::test(start_paused = true)]
-async fn a_retry_after_is_when_the_oldest_leaves_not_a_window_from_now() {
+async fn a_retry_after_is_when_the_oldest_grant_expires_not_a_window_from_now() {
     let limiter = limiter(SlidingWindow::log(3, ms(300)));
     limiter_at(&limiter, 100).await;
     limiter_at(&limiter, 100).await;
@@ -313,7 +313,7 @@ async fn a_cost_above_the_burst_is_an_error_and_borrows_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denied_attempts_raise_a_penalty_and_looks_do_not() {
+async fn denied_attempts_raise_a_penalty_and_checks_do_not() {
     let limiter = limiter(Penalty::new(3, Rate::new(1, ms(100))).ceiling(6));
     limiter.try_acquire_many(3).unwrap().release();
     for _ in 0..10 {

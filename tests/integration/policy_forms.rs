@@ -88,7 +88,7 @@ fn a_policy_without_limits_is_refused_everywhere_and_adds_nothing() {
 }
 
 #[test]
-fn text_is_taken_wherever_a_policy_is() {
+fn text_is_accepted_wherever_a_policy_is() {
     let text = "8 concurrent and 100/min";
     let policy: Policy = text.parse().unwrap();
     assert_eq!(Policy::try_from(text), Ok(policy.clone()));

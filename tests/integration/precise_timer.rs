@@ -73,7 +73,7 @@ async fn grants_of_keys_are_never_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_clock_rules_for_keys() {
+async fn grants_of_keys_follow_a_paused_clock() {
     let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(10)))
         .precise_timer()
         .build()
@@ -87,7 +87,7 @@ async fn a_paused_clock_rules_for_keys() {
 
 /// The thread grants: nothing polls the runtime of the waiter, whose own timer so does nothing.
 #[test]
-fn the_thread_grants_for_keys() {
+fn the_thread_grants_requests_of_keys() {
     struct Tells(Mutex<Sender<Option<String>>>);
     impl Wake for Tells {
         fn wake(self: Arc<Self>) {
@@ -133,7 +133,7 @@ fn the_thread_grants_for_keys() {
 
 /// Keys come due while others are called: none is forgotten between the task and the thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_key_is_forgotten_between_the_thread_and_the_tasks() {
+async fn every_due_key_is_served_by_the_thread_or_by_the_tasks() {
     let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(2)))
         .precise_timer()
         .build()
@@ -155,7 +155,7 @@ async fn no_key_is_forgotten_between_the_thread_and_the_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_clock_rules() {
+async fn grants_follow_a_paused_clock() {
     let limiter = precise(Throttle::every(ms(10)));
     let start = Instant::now();
     for nth in 0..20 {
@@ -165,7 +165,7 @@ async fn a_paused_clock_rules() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_paused_while_a_request_waits_rules() {
+async fn grants_follow_a_clock_that_is_paused_while_a_request_waits() {
     let limiter = precise(Throttle::every(ms(200)));
     drop(limiter.acquire().await.unwrap());
     let start = Instant::now();
@@ -183,7 +183,7 @@ async fn a_clock_that_is_paused_while_a_request_waits_rules() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_advanced_rules() {
+async fn grants_follow_an_advanced_clock() {
     pause();
     advance(ms(60_000)).await;
     resume();
@@ -207,7 +207,7 @@ async fn a_leaked_permit_is_reclaimed() {
 
 /// The thread has an appointment, but nothing else, of a limiter.
 #[test]
-fn a_limiter_that_is_dropped_is_gone() {
+fn the_thread_does_not_keep_a_dropped_limiter_alive() {
     struct CountsDrop(Arc<AtomicU32>);
     impl Drop for CountsDrop {
         fn drop(&mut self) {
@@ -244,7 +244,7 @@ fn a_limiter_that_is_dropped_is_gone() {
 }
 
 #[test]
-fn a_limiter_outlives_the_runtime_of_its_appointment() {
+fn a_limiter_outlives_the_runtimes_of_its_waiters() {
     let limiter = precise(Throttle::every(ms(400)));
     for _ in 0..3 {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -90,7 +90,7 @@ async fn drop_lowest_priority_sheds_the_last_to_be_served_or_refuses_the_new_req
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_of_none_never_waits() {
+async fn a_request_never_waits_under_max_queue_0() {
     for overflow in [
         Overflow::Reject,
         Overflow::DropOldest,
@@ -131,7 +131,7 @@ async fn no_waiter_is_shed_for_a_request_that_does_not_wait() {
 
 /// The victim may be the front of the queue.
 #[tokio::test(start_paused = true)]
-async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
+async fn shedding_the_front_serves_the_next_request_if_it_can_be_granted() {
     let limiter = Limiter::builder(MaxConcurrency::new(4))
         .max_queue(2)
         .overflow(Overflow::DropOldest)
@@ -151,7 +151,7 @@ async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_more_urgent_than_all_waiters_is_served_at_once_if_it_can_be() {
+async fn a_request_more_urgent_than_all_waiters_is_granted_at_once_if_it_can_be() {
     let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
     let _out = limiter.try_acquire_many(2).unwrap();
     let mut large = task::spawn(limiter.acquire_many(3));
@@ -320,7 +320,7 @@ async fn a_timeout_that_cannot_be_met_is_refused_at_once_behind_a_waiter_that_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_snapshot_counts_and_knows_when_the_next_grant_is() {
+async fn the_snapshot_has_the_counts_and_the_time_of_the_next_grant() {
     let limiter =
         Limiter::new(Policy::from(Throttle::every(ms(100))).and(MaxConcurrency::new(2))).unwrap();
     assert_eq!(limiter.snapshot().next_grant_in, Some(ms(0)));
@@ -369,7 +369,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
 
 /// A fixed bug: sums of huge costs saturate, and the rest of a sum was taken for an empty queue.
 #[tokio::test(start_paused = true)]
-async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
+async fn a_denial_is_never_reported_as_allowed_behind_huge_waiting_costs() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
     let _out = limiter.try_acquire().unwrap();
     let (mut first, mut second) = (
@@ -384,7 +384,7 @@ async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
 
 /// A fixed bug: the release of a cost that does not fit into the word, where the units that were left did, lost units.
 #[tokio::test(start_paused = true)]
-async fn a_huge_cost_that_leaves_little_comes_back_whole() {
+async fn a_release_of_a_huge_cost_loses_no_unit() {
     for (limit, cost) in [
         (u64::MAX, u64::MAX),
         (1 << 33, (1 << 33) - 5),
@@ -407,7 +407,7 @@ async fn a_huge_cost_that_leaves_little_comes_back_whole() {
 
 /// A larger cost than most futures have room for waits, is granted, and is given back in the same way.
 #[tokio::test(start_paused = true)]
-async fn a_huge_cost_waits_and_comes_back_as_a_small_one_does() {
+async fn a_huge_cost_waits_and_is_released_as_a_small_one() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
     for cost in [
         1,
@@ -549,7 +549,7 @@ async fn a_block_costs_no_timer_and_accepts_no_request_early() {
 
 /// A fixed bug: the retry-after of a blocked queue ignored a pause that ends later.
 #[tokio::test(start_paused = true)]
-async fn a_block_tells_of_a_pause_that_ends_later() {
+async fn the_retry_after_of_a_block_includes_a_pause_that_ends_later() {
     let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
     let _out = limiter.acquire().await.unwrap();
     assert!(limiter.acquire().await.is_err());
@@ -566,7 +566,7 @@ async fn a_block_tells_of_a_pause_that_ends_later() {
 
 /// Every waiter is woken, in batches between which the lock is released.
 #[tokio::test(start_paused = true)]
-async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
+async fn every_waiter_of_a_dropped_queue_of_ten_thousand_is_woken() {
     const COUNT: usize = 10_000;
     tokio::task::unconstrained(async {
         let reported = Arc::new(Mutex::new(0));
@@ -713,7 +713,7 @@ async fn every_request_that_is_shed_is_reported_with_its_reason() {
 
 /// The observer of a shed request may use the limiter: nothing is locked. The denial is an event, at which it does so again.
 #[tokio::test(start_paused = true)]
-async fn an_observer_may_ask_the_limiter_itself() {
+async fn an_observer_may_call_the_limiter() {
     static LIMITER: std::sync::LazyLock<Limiter> = std::sync::LazyLock::new(|| {
         let ask = |_: &LimiterEvent<'_>| {
             drop((LIMITER.snapshot(), LIMITER.check(1), LIMITER.try_acquire()));
@@ -739,7 +739,7 @@ async fn an_observer_may_ask_the_limiter_itself() {
 
 /// The instant of a grant is that of the decision, not that of the poll that takes the permit.
 #[tokio::test(start_paused = true)]
-async fn a_permit_tells_when_it_was_granted_where_a_clock_was_read() {
+async fn acquired_at_is_the_instant_of_the_grant_if_a_clock_was_read() {
     let start = Instant::now();
     let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
     assert_eq!(limiter.try_acquire().unwrap().acquired_at(), Some(start));
@@ -763,7 +763,7 @@ async fn a_permit_tells_when_it_was_granted_where_a_clock_was_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_decision_reads_well_when_it_allows_and_when_the_limiter_is_paused() {
+async fn the_text_of_a_decision_says_that_it_allows_or_that_the_limiter_is_paused() {
     let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
     assert_eq!(
         limiter.check(1).to_string(),

@@ -117,7 +117,7 @@ async fn a_limiter_that_is_closed_to_new_requests_serves_its_queue_and_then_it_i
 }
 
 #[tokio::test]
-async fn those_that_are_still_served_can_be_refused_by_closing() {
+async fn close_refuses_the_requests_that_close_to_new_still_serves() {
     let limiter = one().build().unwrap();
     let _held = limiter.try_acquire().unwrap();
     let mut waiting = queued(limiter.acquire());

@@ -101,7 +101,7 @@ async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
 
 /// Trap: a renew revives a permit that was reclaimed, or one whose TTL has passed and that is not reclaimed yet.
 #[test]
-fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
+fn a_permit_past_its_ttl_is_dead_before_the_timer_fires() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(500))).unwrap();
     let permit = limiter.try_acquire().unwrap(); // outside every runtime: there is no timer
     assert!(permit.renew());
@@ -117,7 +117,7 @@ fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewing_keeps_a_permit_as_long_as_it_goes_on() {
+async fn a_permit_is_kept_as_long_as_it_is_renewed() {
     let limiter = Limiter::new(MaxConcurrency::new(2).ttl(ms(100))).unwrap();
     let (renewed, other) = (
         limiter.acquire().await.unwrap(),
@@ -151,7 +151,7 @@ async fn reclaimed_can_be_awaited_from_several_places_and_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_drops_its_future_on_reclaim_and_says_so() {
+async fn run_drops_its_future_on_reclaim_and_returns_reclaimed() {
     let (limiter, events) =
         observed(Policy::from(MaxConcurrency::new(1).ttl(ms(50))).and(Throttle::every(ms(1))));
     let dropped = Arc::new(());
@@ -180,7 +180,7 @@ async fn run_drops_its_future_on_reclaim_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_lies_in_its_slot_is_reclaimed_too() {
+async fn an_untaken_grant_is_reclaimed_too() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
     let out = limiter.acquire().await.unwrap();
     let (mut sleepy, mut next) = (
@@ -200,7 +200,7 @@ async fn a_grant_that_lies_in_its_slot_is_reclaimed_too() {
 
 /// A fixed bug: `check` and `snapshot` did not do what was due, `try_acquire` did.
 #[test]
-fn reports_are_as_if_a_late_timer_had_fired() {
+fn check_and_snapshot_do_due_work_although_the_timer_is_late() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
     std::mem::forget(limiter.try_acquire().unwrap());
     std::thread::sleep(ms(11));

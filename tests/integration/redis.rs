@@ -97,7 +97,7 @@ async fn many_callers_of_many_processes_get_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_places_are_out_than_there_are() {
+async fn no_more_permits_are_held_than_there_are_places() {
     let (_server, url) = any_server();
     let (out, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let callers = (0..8).flat_map(|_| {
@@ -139,7 +139,7 @@ async fn a_release_wakes_a_waiter_of_another_process() {
 
 /// A fixed fault: it waited until the lease would have expired.
 #[tokio::test]
-async fn a_message_that_was_lost_is_made_up_for() {
+async fn waiters_are_served_although_the_message_of_a_release_is_lost() {
     let server = RedisServer::start(&[]);
     let [one, other] =
         [(); 2].map(|()| limiter(&store_at(&server.url(), "lost"), "1 concurrent ttl 1m"));
@@ -157,7 +157,7 @@ async fn a_message_that_was_lost_is_made_up_for() {
 }
 
 #[tokio::test]
-async fn listeners_hear_of_releases_again_after_a_restart() {
+async fn listeners_are_notified_of_releases_again_after_a_restart() {
     let mut server = RedisServer::start(&[]);
     let [one, other] =
         [(); 2].map(|()| limiter(&store_at(&server.url(), "listens"), "1 concurrent ttl 1m"));
@@ -279,7 +279,7 @@ async fn scripts_that_the_server_forgets_are_loaded_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_is_said_to_be_down_and_used_again_when_it_is_back() {
+async fn a_killed_server_is_reported_down_and_used_again_when_it_is_back() {
     let mut server = RedisServer::start(&[]);
     let limiter = limiter(
         &store_at(&server.url(), "killed"),
@@ -311,7 +311,7 @@ async fn a_server_that_is_killed_is_said_to_be_down_and_used_again_when_it_is_ba
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_too_late_to_a_server_that_stood_still_is_not_carried_out() {
+async fn late_calls_are_not_carried_out_by_a_server_that_stood_still() {
     let server = RedisServer::start(&[]);
     let store = RedisStore::builder(server.url())
         .timeout(ms(200))
@@ -386,7 +386,7 @@ async fn a_replica_that_only_reads_refuses() {
 
 /// A fixed bug: the old server was asked for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_another_server_has_taken_over_the_connection_to_the_old_one_is_given_up() {
+async fn a_connection_to_a_server_that_was_replaced_is_closed() {
     let (old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));
     let (proxy, url) = Proxy::before(&old.url()).await;
     let limiter = limiter(&store_at(&url, "takes-over"), "window 5/h from first grant");
@@ -403,7 +403,7 @@ async fn when_another_server_has_taken_over_the_connection_to_the_old_one_is_giv
 
 /// Places that a server without persistence has lost are granted again, and their former holders are notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_has_lost_its_holders_learn() {
+async fn holders_are_notified_of_leases_that_a_server_has_lost() {
     let mut server = RedisServer::start(&[]);
     let [one, other] = [(); 2].map(|()| {
         limiter(
@@ -574,7 +574,7 @@ async fn another_policy_is_an_error_unless_it_replaces() {
 }
 
 #[tokio::test]
-async fn what_is_no_state_is_damaged_until_it_is_reset() {
+async fn an_invalid_state_is_reported_as_damaged_until_its_reset() {
     let server = RedisServer::start(&[]);
     let limiter = limiter(
         &store_at(&server.url(), "damaged"),
@@ -622,7 +622,7 @@ fn a_store_outlives_the_runtimes_that_call_it() {
 }
 
 #[test]
-fn what_redis_cannot_keep_exactly_is_refused_with_a_reason() {
+fn policies_that_redis_cannot_count_exactly_are_refused_with_a_reason() {
     let store = RedisStore::connect("redis://127.0.0.1/").unwrap();
     let refused = [
         ("window 10/1500ns", "whole microseconds"),

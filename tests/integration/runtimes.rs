@@ -135,7 +135,7 @@ fn a_limiter_is_built_and_tried_outside_a_runtime_and_waiting_there_is_an_error(
 }
 
 #[test]
-fn waiting_in_a_runtime_without_timers_is_an_error_that_says_so() {
+fn waiting_in_a_runtime_without_timers_returns_no_runtime() {
     let timerless = Builder::new_current_thread().build().unwrap();
     let limiter = Limiter::new(Throttle::every(ms(1_000))).unwrap();
     limiter.try_acquire().unwrap().release();
@@ -315,7 +315,7 @@ fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
 
 /// A fixed bug: a denial behind an open word took a reading of the slower clock for one of the faster.
 #[test]
-fn a_denial_on_a_clock_that_is_behind_the_one_read_under_the_lock_does_not_wait_for_their_distance()
+fn a_denial_on_a_slower_clock_than_the_one_read_under_the_lock_does_not_wait_for_their_difference()
 {
     let paused = || {
         Builder::new_current_thread()

@@ -20,7 +20,7 @@ fn window(units: u64) -> FixedWindow {
 
 /// Every kind of rate takes over from every other, as is and in proportion.
 #[tokio::test(start_paused = true)]
-async fn what_has_been_used_stays_used_whatever_takes_over() {
+async fn usage_is_kept_whatever_limit_takes_over() {
     let kinds: [fn(u64) -> Limit; 7] = [
         |units| Throttle::every(ms(100)).burst(units).into(),
         |units| TokenBucket::new(Rate::per_second(10), units).into(),
@@ -58,7 +58,7 @@ async fn what_has_been_used_stays_used_whatever_takes_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_makes_no_sense_is_refused_and_changes_nothing() {
+async fn an_invalid_policy_is_refused_and_changes_nothing() {
     let limiter = limiter(window(10));
     drop(limiter.try_acquire_many(6).unwrap());
     let waiting = queued(limiter.acquire_many(8));
@@ -74,7 +74,7 @@ async fn a_policy_that_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shrinking_below_what_is_out_waits_for_releases_and_growing_serves_at_once() {
+async fn shrinking_below_the_places_in_use_waits_for_releases_and_growing_serves_at_once() {
     let limiter = limiter(MaxConcurrency::new(4));
     let mut out: Vec<_> = (0..4).map(|_| limiter.try_acquire().unwrap()).collect();
     let waiting: Vec<_> = (0..4).map(|_| queued(limiter.acquire_many(1))).collect();
@@ -315,7 +315,7 @@ async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
 
 /// The same for usage that was carried over: it was measured differently from the grant.
 #[tokio::test(start_paused = true)]
-async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
+async fn carried_usage_stays_although_its_permit_is_refunded() {
     for (new, carry) in [
         (window(20), UsageCarryOver::InProportion),
         (FixedWindow::new(20, 10 * SECOND), UsageCarryOver::AsIs),
@@ -351,7 +351,7 @@ async fn a_limit_that_stays_keeps_its_state_and_takes_back_what_it_charged() {
 
 /// A fixed bug: a bucket that is not full when new lost its tokens at every change.
 #[tokio::test(start_paused = true)]
-async fn what_a_bucket_lacks_when_new_is_not_taken_from_one_that_takes_over() {
+async fn the_initial_level_of_a_bucket_does_not_apply_when_it_takes_over() {
     let bucket = |rate: u64, interval: bool| {
         let bucket = TokenBucket::new(Rate::per_second(rate), 10).initial(2);
         if interval {
@@ -376,7 +376,7 @@ async fn what_a_bucket_lacks_when_new_is_not_taken_from_one_that_takes_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adaptive_limit_that_stays_keeps_what_it_has_learnt() {
+async fn an_adaptive_limit_that_stays_keeps_its_measurements() {
     let adaptive = MaxConcurrency::new(20).adapt(Adapt::aimd().between(2, 100));
     let limiter = limiter(adaptive);
     let report = |limiter: &Limiter, outcome| limiter.try_acquire().unwrap().report(outcome);
@@ -398,7 +398,7 @@ async fn an_adaptive_limit_that_stays_keeps_what_it_has_learnt() {
 
 /// A fixed bug: a permit from before the change reported a round trip that was not measured.
 #[tokio::test(start_paused = true)]
-async fn an_adaptive_limit_learns_nothing_from_permits_older_than_itself() {
+async fn an_adaptive_limit_ignores_reports_of_permits_older_than_itself() {
     let limiter = limiter(MaxConcurrency::new(20));
     sleep(ms(10_000)).await;
     let before = limiter.try_acquire().unwrap();

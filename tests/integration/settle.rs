@@ -33,7 +33,7 @@ fn remaining(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_used_is_refunded_and_a_dropped_permit_keeps_its_estimate() {
+async fn unused_units_are_refunded_and_a_dropped_permit_keeps_its_estimate() {
     for limit in rates() {
         let limiter = limiter(limit);
         let (settled, dropped) = (
@@ -55,7 +55,7 @@ async fn what_was_not_used_is_refunded_and_a_dropped_permit_keeps_its_estimate()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_is_as_if_it_had_never_been_and_is_counted() {
+async fn a_refund_undoes_its_grant_and_is_counted() {
     for limit in rates() {
         let limiter = limiter(limit);
         assert!(limiter.try_acquire_many(10).unwrap().refund());
@@ -70,7 +70,7 @@ async fn a_refund_is_as_if_it_had_never_been_and_is_counted() {
 
 /// Units above the estimate are a debt of any size: later requests wait for exactly that.
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_waited_for_to_the_instant() {
+async fn a_debt_delays_later_requests_by_its_exact_time() {
     let debts = [
         (Limit::from(Throttle::every(ms(100)).burst(10)), 2_500),
         (TokenBucket::new(Rate::per_second(10), 10).into(), 2_500),
@@ -122,7 +122,7 @@ async fn a_refund_serves_waiters_at_once_and_in_order() {
 
 /// Never over: units that were refilled, or have left the window, are not refunded again.
 #[tokio::test(start_paused = true)]
-async fn a_refund_that_comes_late_gives_nothing_back_twice() {
+async fn a_late_refund_gives_no_unit_back_twice() {
     for limit in rates() {
         let limiter = limiter(limit);
         let early = limiter.try_acquire_many(10).unwrap();
@@ -134,7 +134,7 @@ async fn a_refund_that_comes_late_gives_nothing_back_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_place_comes_back_whole_whatever_was_used() {
+async fn a_place_comes_back_whole_whatever_the_actual_cost() {
     let policy = Policy::from(MaxConcurrency::new(10)).and(FixedWindow::new(100, ms(1_000)));
     for actual in [0, 3, 8, 60, u64::MAX] {
         let limiter = limiter(policy.clone());
@@ -182,7 +182,7 @@ async fn settling_a_permit_whose_ttl_has_passed_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn absurd_actual_costs_neither_panic_nor_admit_a_request() {
+async fn huge_actual_costs_neither_panic_nor_admit_a_request() {
     for limit in rates() {
         let limiter = limiter(limit);
         for _ in 0..3 {

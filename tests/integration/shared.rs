@@ -378,7 +378,7 @@ async fn a_permit_from_before_a_reset_gives_back_no_place_of_another() {
 
 /// A fixed bug: requests that are explained, as those of layers are, made the process take units ahead, and were granted none of them.
 #[tokio::test(start_paused = true)]
-async fn requests_that_say_more_than_their_cost_are_granted_ahead_too() {
+async fn prefetched_units_are_granted_to_explained_requests_too() {
     let builder = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant");
     let limiter = builder
         .prefetch(100, Duration::from_secs(10))
@@ -398,7 +398,7 @@ async fn requests_that_say_more_than_their_cost_are_granted_ahead_too() {
 
 /// A fixed bug: it was taken for the other permit, which was granted after the reset.
 #[tokio::test(start_paused = true)]
-async fn a_permit_from_before_a_reset_is_not_refunded_as_one_with_its_fence() {
+async fn a_permit_from_before_a_reset_does_not_refund_a_later_one_with_the_same_fence() {
     let limiter =
         SharedLimiter::new(MemoryStore::new(), "test", "window 10/h from first grant").unwrap();
     let before = limiter.acquire_many(10).await.unwrap();
@@ -412,7 +412,7 @@ async fn a_permit_from_before_a_reset_is_not_refunded_as_one_with_its_fence() {
 
 /// A fixed bug: they were granted besides all that the reset had given.
 #[tokio::test(start_paused = true)]
-async fn units_taken_ahead_are_not_granted_after_a_reset() {
+async fn prefetched_units_are_not_granted_after_a_reset() {
     let store = MemoryStore::new();
     let builder = SharedLimiter::builder(store.clone(), "test", "window 100/h from first grant")
         .prefetch(20, Duration::from_secs(60));
@@ -439,7 +439,7 @@ async fn units_taken_ahead_are_not_granted_after_a_reset() {
 
 /// A fixed bug: a charge that was to be sent in the background arrived after the reset.
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_before_a_reset_is_not_charged_after_it() {
+async fn a_charge_from_before_a_reset_is_not_applied_after_it() {
     let limiter =
         SharedLimiter::new(MemoryStore::new(), "test", "window 10/h from first grant").unwrap();
     let permit = limiter.acquire().await.unwrap();
@@ -599,7 +599,7 @@ async fn a_closed_limiter_still_gives_its_places_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_policy_is_an_error_that_shows_both() {
+async fn a_different_policy_is_an_error_that_shows_both() {
     let store = MemoryStore::new();
     let ten = SharedLimiter::new(store.clone(), "test", Throttle::every(ms(100))).unwrap();
     let _permit = ten.acquire().await.unwrap();
@@ -682,7 +682,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
 
 /// In any instant the store has charged at least what the processes have granted, and never more than the limit.
 #[tokio::test(start_paused = true)]
-async fn units_that_are_taken_ahead_never_exceed_the_limit_and_come_back() {
+async fn prefetched_units_never_exceed_the_limit_and_come_back() {
     let store = MemoryStore::new();
     let limiter = || {
         let builder =
@@ -744,7 +744,7 @@ async fn a_penalty_counts_attempts_that_another_limit_is_known_to_deny() {
 
 /// A fixed bug: without a handle of the limiter, as in a layer for clients, a request only asked now and then.
 #[tokio::test(start_paused = true)]
-async fn who_waits_hears_of_releases_without_a_handle_of_the_limiter() {
+async fn a_waiter_is_notified_of_releases_without_a_handle_of_the_limiter() {
     let store = MemoryStore::new();
     let [one, other] = processes(&store, 2, "1 concurrent").try_into().unwrap();
     let permit = one.acquire().await.unwrap();
@@ -759,7 +759,7 @@ async fn who_waits_hears_of_releases_without_a_handle_of_the_limiter() {
 
 /// A fixed fault: it waited until the lease would have expired.
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_heard_before_the_denial_is_not_lost() {
+async fn a_release_message_that_arrives_before_the_denial_is_not_lost() {
     let faulty = Faulty::new();
     let other = faulty.elsewhere("1 concurrent ttl 1m");
     let here = faulty.builder("1 concurrent ttl 1m").build().unwrap();
@@ -775,7 +775,7 @@ async fn a_release_that_is_heard_before_the_denial_is_not_lost() {
 
 /// A fixed fault: it repeated what the store had said.
 #[tokio::test(start_paused = true)]
-async fn a_denial_from_memory_says_the_time_that_is_left() {
+async fn a_remembered_denial_reports_the_time_that_is_left() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("1/10s").build().unwrap();
     let ask = || limiter.request().try_acquire_explained();
@@ -816,7 +816,7 @@ fn retry_after(denied: Result<Permit, TryAcquireError>) -> Duration {
 
 /// A fixed bug: what was remembered of the denial of one cost was the answer to a larger one.
 #[tokio::test(start_paused = true)]
-async fn a_denial_from_memory_is_none_of_another_cost() {
+async fn a_remembered_denial_does_not_answer_another_cost() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("1/s burst 3").build().unwrap();
     drop(limiter.request().cost(3).acquire().await.unwrap());
@@ -985,7 +985,7 @@ async fn a_grant_after_a_wait_is_explained() {
 
 /// A fixed fault: the store had granted a part of the units ahead, and its denial of the others denied that part, too.
 #[tokio::test(start_paused = true)]
-async fn units_in_hand_are_granted_whatever_the_store_has_denied() {
+async fn prefetched_units_are_granted_whatever_the_store_has_denied() {
     let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant")
         .prefetch(100, ms(10_000))
         .build()
@@ -1137,7 +1137,7 @@ async fn a_check_answers_as_try_acquire_in_a_pause_and_when_it_is_closed() {
 
 /// Units that this process has prefetched are granted without a call, so a check allows them.
 #[tokio::test(start_paused = true)]
-async fn a_check_knows_of_units_in_hand() {
+async fn a_check_counts_prefetched_units() {
     let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "window 3/h from first grant")
         .prefetch(100, ms(10_000))
         .build()

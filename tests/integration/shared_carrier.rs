@@ -20,7 +20,7 @@ fn slow(policy: &str) -> (Faulty, SharedLimiter) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_granted_by_one_call() {
+async fn a_request_is_granted_by_one_call() {
     let (store, limiter) = slow("2/h burst 2");
     let start = Instant::now();
     drop(limiter.acquire().await.unwrap());
@@ -33,7 +33,7 @@ async fn it_is_granted_by_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_behind_it_are_served_if_it_is_dropped() {
+async fn requests_behind_a_dropped_one_are_served() {
     let (_, limiter) = slow("1 concurrent");
     let mut first = tokio_test::task::spawn(limiter.acquire());
     assert!(first.poll().is_pending());
@@ -49,7 +49,7 @@ async fn those_behind_it_are_served_if_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_behind_it_do_not_wait_if_it_is_not_polled() {
+async fn requests_behind_one_that_is_not_polled_do_not_wait() {
     let (_, limiter) = slow("10 concurrent");
     let mut first = tokio_test::task::spawn(limiter.acquire());
     assert!(first.poll().is_pending());
@@ -60,7 +60,7 @@ async fn those_behind_it_do_not_wait_if_it_is_not_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_may_move_from_task_to_task() {
+async fn a_request_may_be_polled_by_several_tasks() {
     let (store, limiter) = slow("1 concurrent");
     let mut first = pin!(limiter.acquire_owned());
     for _ in 0..5 {
@@ -81,7 +81,7 @@ async fn it_may_move_from_task_to_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_own_deadline_ends_it_but_not_the_call() {
+async fn a_timeout_ends_the_request_but_not_the_call() {
     let (_, limiter) = slow("1 concurrent");
     let start = Instant::now();
     let late = limiter.request().timeout(ms(4)).acquire().await;
@@ -99,7 +99,7 @@ async fn its_own_deadline_ends_it_but_not_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_limiter_refuses_it_at_once() {
+async fn a_closed_limiter_refuses_a_request_at_once() {
     let (_, limiter) = slow("1 concurrent");
     let mut first = tokio_test::task::spawn(limiter.acquire());
     assert!(first.poll().is_pending());
@@ -142,7 +142,7 @@ async fn a_call_that_never_ends_is_given_up_at_the_deadline() {
 
 /// A runtime whose future is polled elsewhere may end while its call is under way.
 #[test]
-fn it_outlives_its_runtime() {
+fn a_request_outlives_the_runtime_that_polled_it_first() {
     let (_, limiter) = slow("1 concurrent");
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -170,7 +170,7 @@ fn it_outlives_its_runtime() {
 
 /// Requests that came one after another go together from the next call on, however few they are.
 #[tokio::test(start_paused = true)]
-async fn two_that_come_apart_share_a_call() {
+async fn requests_that_come_one_after_another_share_a_call() {
     let (store, limiter) = slow("1000000/s burst 1000000");
     let ask_ten_times = |limiter: SharedLimiter| async move {
         for _ in 0..10 {

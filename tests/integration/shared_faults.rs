@@ -80,7 +80,7 @@ async fn events_report_when_the_store_goes_down_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_it_denies_without_a_store_requests_wait_until_it_answers() {
+async fn under_deny_requests_wait_until_the_store_answers() {
     let faulty = Faulty::new();
     let limiter = faulty
         .builder("10/s burst 1")
@@ -105,7 +105,7 @@ async fn where_it_denies_without_a_store_requests_wait_until_it_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_it_allows_without_a_store_all_are_granted_below_all_fences() {
+async fn under_allow_all_requests_are_granted_with_fences_below_those_of_the_store() {
     let faulty = Faulty::new();
     let limiter = faulty
         .builder("1 concurrent")
@@ -265,7 +265,7 @@ async fn work_whose_lease_was_lost_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_slow_store_no_call_is_carried_out_after_its_deadline() {
+async fn a_slow_store_carries_out_no_call_after_its_deadline() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("3/h burst 3").build().unwrap();
     drop(limiter.acquire().await.unwrap()); // its clock is known now
@@ -282,7 +282,7 @@ async fn of_a_slow_store_no_call_is_carried_out_after_its_deadline() {
 
 /// A fixed bug: the clock of the store was forgotten with the first failure, and the next call came late and was carried out.
 #[tokio::test(start_paused = true)]
-async fn after_a_failure_no_call_is_carried_out_late_either() {
+async fn no_call_is_carried_out_late_after_a_failure() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("3/h burst 3").build().unwrap();
     drop(limiter.acquire().await.unwrap());
@@ -443,7 +443,7 @@ async fn a_forgotten_permit_is_not_renewed() {
 
 /// A fixed bug: a denial was still known after this process had released the place.
 #[tokio::test(start_paused = true)]
-async fn what_comes_back_here_ends_what_is_known_of_a_denial() {
+async fn a_release_in_this_process_ends_a_remembered_denial() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("1 concurrent").build().unwrap();
     let permit = limiter.acquire().await.unwrap();
@@ -454,7 +454,7 @@ async fn what_comes_back_here_ends_what_is_known_of_a_denial() {
 
 /// A fixed bug: as above, while the call with the release was in flight.
 #[tokio::test(start_paused = true)]
-async fn what_is_on_its_way_back_ends_what_is_known_of_a_denial() {
+async fn a_release_in_flight_ends_a_remembered_denial() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("1 concurrent").build().unwrap();
     let permit = limiter.acquire().await.unwrap();
@@ -467,7 +467,7 @@ async fn what_is_on_its_way_back_ends_what_is_known_of_a_denial() {
 
 /// A fixed bug: a request with a timeout was refused at once, because a larger one had been denied for longer.
 #[tokio::test(start_paused = true)]
-async fn a_denial_of_many_units_is_none_of_few() {
+async fn a_denial_of_a_large_cost_does_not_refuse_a_small_one() {
     let limiter = SharedLimiter::new(MemoryStore::new(), "test", "10/h burst 10").unwrap();
     drop(limiter.request().cost(9).acquire().await.unwrap());
     assert!(limiter.try_acquire_many(5).await.is_err());
@@ -509,7 +509,7 @@ async fn a_request_that_was_dropped_from_the_queue_causes_no_further_calls() {
 
 /// A fixed bug: one that came while that call was under way waited for the next one.
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_is_denied_when_a_call_under_way_fails() {
+async fn try_acquire_is_denied_when_the_call_in_flight_fails() {
     let faulty = Faulty::new();
     let limiter = faulty
         .builder("10/s")
@@ -545,7 +545,7 @@ async fn a_closed_limiter_says_so() {
 
 /// A fixed bug: they were lost with the last handle of the key.
 #[tokio::test(start_paused = true)]
-async fn units_taken_ahead_outlive_the_handle_of_their_key() {
+async fn prefetched_units_outlive_the_handle_of_their_key() {
     let store = MemoryStore::new();
     let limiter = SharedLimiter::builder(store.clone(), "test", "window 1000/h from first grant")
         .prefetch(100, ms(50))
@@ -575,7 +575,7 @@ async fn settlements_that_the_store_refused_are_sent_later() {
 
 /// A fixed bug: a request that failed at once counted as an attempt to send the settlements, which were dropped after 16 attempts.
 #[tokio::test(start_paused = true)]
-async fn requests_that_fail_at_once_drop_nothing_that_is_owed() {
+async fn requests_that_fail_at_once_drop_no_unsent_settlement() {
     for rule in [OnStoreDown::Error, OnStoreDown::Allow] {
         let faulty = Faulty::new();
         let limiter = faulty
@@ -620,7 +620,7 @@ async fn unsent_settlements_are_retried_for_two_minutes() {
 
 /// A fixed bug: what was charged while a call failed was one settlement more.
 #[tokio::test(start_paused = true)]
-async fn charges_are_added_up_also_while_a_call_fails() {
+async fn charges_are_combined_also_while_a_call_fails() {
     let faulty = Faulty::by(Way::RefusesLate(ms(100)));
     let limiter = faulty
         .builder("window 1000/h from first grant")
@@ -638,7 +638,7 @@ async fn charges_are_added_up_also_while_a_call_fails() {
 
 /// The reset and the charges come from the same process. Another process may still send a charge from before the reset after it.
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_the_store_is_not_charged_after_a_reset() {
+async fn unsent_charges_are_not_applied_after_a_reset() {
     let faulty = Faulty::new();
     let limiter = faulty
         .builder("window 10/h from first grant")
@@ -684,7 +684,7 @@ async fn a_reset_that_fails_or_is_dropped_loses_no_charge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn charges_are_added_up_until_the_store_answers() {
+async fn charges_are_combined_until_the_store_answers() {
     for way in [Way::Refuses, Way::Cut] {
         let faulty = Faulty::new();
         let limiter = faulty
@@ -731,7 +731,7 @@ async fn a_dropped_future_loses_nothing() {
 
 /// A fixed bug: an overflow where the interval of polls is as long as can be.
 #[tokio::test(start_paused = true)]
-async fn options_of_any_size_do_no_harm() {
+async fn the_largest_options_cause_no_overflow() {
     let faulty = Faulty {
         tells: false,
         ..Faulty::new()
@@ -764,7 +764,7 @@ async fn options_of_any_size_do_no_harm() {
 
 /// A fixed bug: with a deadline of zero every call failed, and with polls of no interval the store was asked in a loop.
 #[test]
-fn an_option_of_no_time_is_an_error() {
+fn a_zero_duration_in_an_option_is_an_error() {
     type Set = fn(SharedLimiterBuilder) -> SharedLimiterBuilder;
     let options: [(&str, Set); 6] = [
         ("deadline", |builder| builder.deadline(Duration::ZERO)),
@@ -788,7 +788,7 @@ fn an_option_of_no_time_is_an_error() {
 
 /// A fixed bug: fences overflowed where units were taken ahead by the quintillion.
 #[tokio::test(start_paused = true)]
-async fn no_number_of_units_ahead_uses_the_fences_up() {
+async fn no_number_of_prefetched_units_exhausts_the_fences() {
     let store = MemoryStore::new();
     let builder = SharedLimiter::builder(store, "test", "18446744073709551615/s")
         .prefetch(u64::MAX, Duration::MAX);
@@ -827,7 +827,7 @@ async fn many_settlements_go_in_calls_of_a_bounded_size() {
 /// A fixed bug: a request whose timeout passed within the random delay after a denial was refused, and one that does not wait was denied,
 /// although the store would have granted them.
 #[tokio::test(start_paused = true)]
-async fn who_cannot_wait_longer_asks_at_the_instant_that_the_store_named() {
+async fn a_request_that_cannot_wait_longer_asks_at_the_instant_that_the_store_named() {
     for _ in 0..10 {
         for waits in [true, false] {
             let faulty = Faulty::new();

@@ -41,7 +41,7 @@ fn assert_denied(denied: Result<Permit, TryAcquireError>, retry_after: Option<Du
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_of_the_process_grants_at_its_own_instants() {
+async fn a_local_rate_grants_at_its_own_instants() {
     let (_faulty, limiter) = cut_off("1000/s", "throttle every 100ms").await;
     let start = Instant::now();
     drop(limiter.acquire().await.unwrap());
@@ -57,7 +57,7 @@ async fn a_rate_of_the_process_grants_at_its_own_instants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_do_not_wait_get_the_decision_of_the_process() {
+async fn requests_that_do_not_wait_get_the_local_decision() {
     let (faulty, limiter) = cut_off("1000/s", "throttle every 100ms").await;
     drop(limiter.try_acquire().await.unwrap());
     let calls = faulty.calls.load(Relaxed);
@@ -85,7 +85,7 @@ fn limiter_capacity(policy: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_finds_out_by_itself_that_the_store_is_down_and_back() {
+async fn a_check_notices_by_itself_that_the_store_is_down_and_back() {
     let faulty = Faulty::new();
     let limiter = limiter(&faulty, "5/h", "2/h");
     faulty.set(Way::Refuses);
@@ -108,7 +108,7 @@ async fn a_check_finds_out_by_itself_that_the_store_is_down_and_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_of_the_process_are_held_until_they_are_dropped() {
+async fn local_places_are_held_until_they_are_dropped() {
     let (faulty, limiter) = cut_off("20 concurrent", "2 concurrent").await;
     let first = limiter.acquire().await.unwrap();
     let second = limiter.acquire().await.unwrap();
@@ -129,7 +129,7 @@ async fn places_of_the_process_are_held_until_they_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_store_is_back_waiters_go_to_it_and_places_of_the_process_live_on() {
+async fn when_the_store_is_back_waiters_ask_it_and_local_permits_stay_live() {
     let (faulty, limiter) = cut_off("20 concurrent", "1 concurrent").await;
     let local = limiter.acquire().await.unwrap();
     let waiting: Vec<_> = (0..3)
@@ -160,7 +160,7 @@ async fn when_the_store_is_back_waiters_go_to_it_and_places_of_the_process_live_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_granted_by_the_process_asks_the_store_from_time_to_time() {
+async fn a_limiter_under_local_asks_the_store_from_time_to_time() {
     let (faulty, limiter) = cut_off("window 1000000/h from first grant", "1000000/s").await;
     drop(limiter.acquire().await.unwrap());
     faulty.set(Way::Open);
@@ -179,7 +179,7 @@ async fn who_is_granted_by_the_process_asks_the_store_from_time_to_time() {
 
 /// A fixed bug: after a long outage a process went on alone for up to 15 s.
 #[tokio::test(start_paused = true)]
-async fn a_process_leaves_its_own_policy_within_the_time_of_a_probe() {
+async fn a_process_leaves_its_local_policy_within_probe_every() {
     const DEADLINE: Duration = ms(500);
     let mut random = Random(7);
     for probe_every in [None, Some(ms(200)), Some(ms(3_000))] {
@@ -226,7 +226,7 @@ async fn a_process_leaves_its_own_policy_within_the_time_of_a_probe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_comes_and_goes_gives_no_burst_of_the_process_twice() {
+async fn an_unsteady_store_gives_no_local_burst_twice() {
     let faulty = Faulty::new();
     let limiter = limiter(&faulty, "1000000/h", "window 10/h from first grant");
     let mut by_process = 0;
@@ -248,7 +248,7 @@ async fn a_store_that_comes_and_goes_gives_no_burst_of_the_process_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_charge_counts_in_the_process_and_in_the_store() {
+async fn a_charge_counts_locally_and_in_the_store() {
     let (faulty, limiter) = cut_off(
         "window 100/h from first grant",
         "window 10/h from first grant",
@@ -267,7 +267,7 @@ async fn a_charge_counts_in_the_process_and_in_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_have_usage_of_their_own_which_outlives_their_handles() {
+async fn each_key_has_local_usage_that_outlives_its_handle() {
     let (_faulty, limiter) = cut_off("1000/s", "window 3/1m from first grant").await;
     for key in ["alice", "bob"] {
         let mut granted = 0;
@@ -282,7 +282,7 @@ async fn keys_have_usage_of_their_own_which_outlives_their_handles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_keep_their_order_and_can_be_given_up() {
+async fn local_requests_keep_their_order_and_can_be_dropped() {
     let (_faulty, limiter) = cut_off("1000/s", "throttle every 100ms").await;
     drop(limiter.acquire().await.unwrap());
     let start = Instant::now();
@@ -306,7 +306,7 @@ async fn requests_keep_their_order_and_can_be_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_passes_at_its_instant() {
+async fn a_local_timeout_passes_at_its_instant() {
     let (_faulty, limiter) = cut_off("1000/s", "1 concurrent").await;
     let _place = limiter.acquire().await.unwrap();
     let start = Instant::now();
@@ -319,7 +319,7 @@ async fn a_timeout_passes_at_its_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_process_can_never_grant_is_an_error_and_keeps_no_request_waiting() {
+async fn a_cost_that_the_local_policy_can_never_admit_is_an_error_and_keeps_no_request_waiting() {
     let (_faulty, limiter) = cut_off("1000 concurrent", "4 concurrent").await;
     let _place = limiter.acquire().await.unwrap();
     let large = limiter.acquire_many(5).await.unwrap_err();
@@ -350,7 +350,7 @@ async fn what_the_process_can_never_grant_is_an_error_and_keeps_no_request_waiti
 }
 
 #[tokio::test(start_paused = true)]
-async fn units_are_counted_and_settled_as_the_process_names_them() {
+async fn units_are_counted_and_settled_under_the_local_policy() {
     let (faulty, limiter) = cut_off_by_unit(
         "10 concurrent per request and 1000 tokens/h",
         "100 tokens/h",
@@ -454,7 +454,7 @@ async fn the_observer_gets_the_same_events_as_under_the_other_rules() {
 
 /// Whatever the way to the store does, the process alone never holds or grants more than its policy says.
 #[tokio::test(start_paused = true)]
-async fn it_is_never_over_in_random_faults() {
+async fn the_local_policy_is_never_exceeded_in_random_faults() {
     for seed in 1..=40_u64 {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let faulty = Faulty::new();

@@ -71,7 +71,7 @@ async fn a_rate_is_shared<S: Store>(open: impl Fn() -> S) {
     );
 }
 
-async fn a_denial_says_when<S: Store>(open: impl Fn() -> S) {
+async fn a_denial_says_when_to_retry<S: Store>(open: impl Fn() -> S) {
     let [one, other] =
         <[_; 2]>::try_from(processes(&open, 2, "window 2/h from first grant")).unwrap();
     drop(one.try_acquire().await.unwrap());
@@ -177,9 +177,9 @@ macro_rules! shares {
             }
 
             #[tokio::test]
-            async fn a_denial_says_when() {
+            async fn a_denial_says_when_to_retry() {
                 let (open, _alive) = $open;
-                super::a_denial_says_when(open).await;
+                super::a_denial_says_when_to_retry(open).await;
             }
 
             #[tokio::test]

@@ -41,7 +41,7 @@ async fn each_item_waits_for_the_rate_and_all_arrive_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_ready_with_a_unit_that_a_dropped_future_leaves_to_the_next_item() {
+async fn a_unit_of_a_dropped_future_serves_the_next_item() {
     let limiter = limiter(Throttle::every(ms(100)));
     let mut sink = sink::drain().throttled_sink(&limiter);
     let poll = |sink: &mut tollgate::ThrottledSink<_>| {

@@ -96,7 +96,7 @@ async fn size_hints_are_kept_and_count_the_item_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_lost_when_a_stream_is_left_half_way() {
+async fn no_unit_is_lost_when_a_stream_is_dropped_half_way() {
     let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
     let mut throttled = stream::iter(0..4).throttled(&limiter);
     assert_eq!(throttled.next().await, Some(0));

@@ -255,7 +255,7 @@ async fn labels_stay_bounded_with_many_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reporter_sets_what_snapshots_tell() {
+async fn a_reporter_sets_the_numbers_of_the_snapshots() {
     let (snapshotter, _guard) = record();
     let search = Limiter::builder("3 concurrent and 100/s burst 9")
         .name("search")
@@ -412,7 +412,7 @@ fn the_dashboard_shows_the_documented_metrics() {
 /// The table of the docs, for each kind of limiter behind a layer.
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
-async fn what_becomes_of_a_request_of_a_layer_is_counted_where_the_docs_say() {
+async fn outcomes_of_requests_of_a_layer_are_counted_as_documented() {
     use std::convert::Infallible;
     use std::future::ready;
 

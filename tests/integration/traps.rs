@@ -68,7 +68,7 @@ async fn the_boundary_burst_of_a_fixed_window_is_closed_by_a_throttle_with_it() 
 
 /// Trap: periods below a millisecond are silently rounded to zero.
 #[tokio::test(start_paused = true)]
-async fn a_nanosecond_is_a_nanosecond() {
+async fn an_interval_of_nanoseconds_is_not_rounded() {
     let limiter = Limiter::new(Throttle::every(Duration::from_nanos(3))).unwrap();
     drop(limiter.try_acquire().unwrap());
     assert_eq!(
@@ -135,7 +135,7 @@ async fn a_request_that_is_polled_often_counts_once() {
 
 /// Trap: a release that refills a window or a rate. As documented, it refunds nothing there.
 #[tokio::test(start_paused = true)]
-async fn releasing_does_not_refill_a_window_or_a_pace() {
+async fn a_release_does_not_refill_a_window_or_a_throttle() {
     for policy in [
         Policy::from(FixedWindow::new(1, ms(100))),
         Throttle::every(ms(100)).into(),

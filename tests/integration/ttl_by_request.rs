@@ -187,7 +187,7 @@ async fn a_released_permit_with_a_ttl_of_its_own_leaves_no_timer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reserved_turn_and_an_explained_grant_have_it_too() {
+async fn a_reserved_turn_and_an_explained_grant_have_their_own_ttl_too() {
     let limiter = leased(3);
     let request = || limiter.request().ttl(ms(20)).jitter(ms(10_000));
     let end = Some(Instant::now() + ms(20));

@@ -188,7 +188,7 @@ async fn a_reply_without_one_reading_for_each_limit_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_at_the_edge_are_errors_where_no_store_can_mean_them() {
+async fn extreme_numbers_that_no_store_can_mean_are_errors() {
     for now in [0, u64::MAX] {
         assert_eq!(
             fails(move |_, reply| reply.now = now).await,
@@ -245,7 +245,7 @@ async fn numbers_at_the_edge_are_errors_where_no_store_can_mean_them() {
 
 /// Far instants are of limits with a long debt. They saturate. Readings of the past are of the present.
 #[tokio::test(start_paused = true)]
-async fn numbers_at_the_edge_that_a_store_can_mean_are_taken() {
+async fn extreme_numbers_that_a_store_can_mean_are_accepted() {
     let bent = Bent::by(|_, reply| {
         reply.now = u64::MAX - 1;
         reply.first_fence = (1 << 63) - 1;
@@ -287,7 +287,7 @@ async fn numbers_at_the_edge_that_a_store_can_mean_are_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_may_come_at_any_time_is_never_too_late() {
+async fn too_late_is_an_invalid_reply_to_a_call_without_an_end() {
     let too_late: Bend = Box::new(|_, _| {
         Err(StoreError::TooLate {
             store: "bent".to_owned(),
@@ -304,7 +304,7 @@ async fn a_call_that_may_come_at_any_time_is_never_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_of_a_wrong_reply_is_an_error() {
+async fn a_wrong_reply_to_a_check_is_an_error() {
     let bent = Bent::default();
     let limiter = bent.limiter(POLICY);
     let bends: [fn(&Call, &mut Reply); 3] = [
@@ -925,7 +925,7 @@ proptest! {
 }
 
 #[test]
-fn a_wrong_reply_says_what_is_wrong() {
+fn the_error_of_a_wrong_reply_says_what_is_wrong() {
     let faults = [
         ReplyFault::GrantsTooMany {
             granted: 3,
