@@ -1,4 +1,4 @@
-//! How the source is laid out: which room may import which, no circles, and what is pure.
+//! How the source is laid out: which room may import which, no circles, what is pure, and that no two types have one name.
 //!
 //! These tests read `src/` as text. Comments and test modules do not count.
 
@@ -71,6 +71,14 @@ const IMPURE: [&str; 16] = [
     "thread::",
     "catch_unwind",
     "spawn",
+];
+
+/// Types whose names have several definitions, all of them private to their files. At most eight.
+const SHARED_NAMES: [&str; 2] = [
+    // a fixed number of entries in one allocation: of an arena, of a queue, of a sliding log
+    "Chunk",
+    // a permit with a TTL: in a gate of this process, and in the ledger of a store
+    "Lease",
 ];
 
 /// `["core", "gate"]` is `src/core/gate.rs`.
@@ -313,6 +321,46 @@ fn strategies_and_the_core_are_pure() {
     assert_none(
         "a pure room decides and leaves it to the manager to act",
         &found.collect::<Vec<_>>(),
+    );
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.trim_start(),
+        None => line,
+    };
+    let (kind, rest) = line.split_once(' ')?;
+    let name = rest.split(|part: char| !part.is_alphanumeric()).next()?;
+    ["struct", "enum", "trait", "union"]
+        .contains(&kind)
+        .then_some(name)
+}
+
+#[test]
+fn no_two_types_have_one_name() {
+    assert!(SHARED_NAMES.len() <= 8);
+    let sources = sources(code);
+    let mut definitions = BTreeMap::<&str, Vec<String>>::new();
+    for (module, code) in &sources {
+        if module.contains(&"conformance".to_owned()) {
+            continue; // a suite of tests
+        }
+        for defined in code.lines().filter_map(defined_type) {
+            definitions.entry(defined).or_default().push(name(module));
+        }
+    }
+    assert!(definitions.len() > 100, "found only {}", definitions.len());
+    let several = definitions
+        .iter()
+        .filter(|(name, files)| files.len() > 1 && !SHARED_NAMES.contains(name));
+    assert_none(
+        "types with one name",
+        &several
+            .map(|(name, files)| format!("{name} in {}", files.join(", ")))
+            .collect::<Vec<_>>(),
     );
 }
 
