@@ -158,14 +158,14 @@ fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
 }
 
-/// Nothing is refilled during a run, so no key is forgotten.
+/// A policy that refills nothing during a run, so no key is forgotten.
 fn slow() -> Policy {
     Throttle::every(Duration::from_secs(60))
         .burst(10_000_000)
         .into()
 }
 
-/// All keys are there before the loop begins: a run of any length has inserted the same number.
+/// All keys exist before the loop begins, so a run of any length inserts the same number.
 fn tried_keyed(times: u64, keys: u64, policy: impl Into<Policy>) {
     let limiter = KeyedLimiter::new(policy).expect("a sound policy");
     for number in (0..keys).chain((0..times).map(|number| number % keys)) {
@@ -199,7 +199,7 @@ fn answered(times: u64, policy: impl Into<Policy>, style: RateLimitStyle) {
     }
 }
 
-/// A log at its limit, of which one grant expires before each request.
+/// A log at its limit. One of its grants expires before each request.
 fn sliding(times: u64, limit: u64) {
     let runtime = Builder::new_current_thread()
         .enable_all()

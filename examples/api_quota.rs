@@ -321,7 +321,7 @@ fn retry(why: &Decision) -> String {
         .map_or_else(|| "unknown".to_owned(), millis)
 }
 
-/// With microseconds: a client that retries a moment too early is denied again.
+/// A duration in milliseconds, with microseconds: a client that retries a moment too early is denied again.
 fn millis(span: Duration) -> String {
     format!("{:.3} ms", span.as_secs_f64() * 1e3)
 }

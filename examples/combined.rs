@@ -60,7 +60,7 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             Err(TryAcquireError::Denied(decision)) => {
                 log.denied(&decision, &policy);
                 match decision.retry_after() {
-                    // A limit such as `1/day` asks for a longer sleep than the run has left.
+                    // A limit such as `1/day` may ask for a longer sleep than the rest of the run.
                     Some(after) => sleep_until(end.min(Instant::now() + after)).await,
                     None => drop(works.join_next().await),
                 }

@@ -103,7 +103,7 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         replica("payments", OnStoreDown::Error)?,
         replica("payments", OnStoreDown::Error)?,
     ];
-    replicas[0].bucket.limits().await?; // so that the store is connected
+    replicas[0].bucket.limits().await?; // connects to the store
     let start = Instant::now();
     let tell = |who: &str, outcome: Result<String, Box<dyn Error>>| {
         let outcome = outcome.unwrap_or_else(|error| format!("not called: {}", chain(&*error)));

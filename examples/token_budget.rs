@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::{Limiter, Rate, TokenBucket};
 
-/// With a small budget, the last call would wait hours until a debt is paid.
+/// The longest wait that the example accepts. With a small budget, the last call would wait hours until a debt is paid.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Calls a model within a budget of tokens; what a call uses is known only afterwards

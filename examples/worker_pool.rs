@@ -119,7 +119,7 @@ impl Rule {
     /// What a worker does with its permit.
     async fn work(self, worker: usize, permit: Permit, start: Instant) {
         match self {
-            // These permits hold no place: holding one has no effect.
+            // These permits hold no place, so holding one has no effect.
             Self::Throttle { .. } | Self::Window { .. } => {}
             Self::Concurrency { hold_ms, .. } => {
                 sleep(Duration::from_millis(hold_ms)).await;

@@ -1,4 +1,4 @@
-//! A runtime that was built without timers. Alone in its process, because it counts panics by the process-wide hook.
+//! A runtime that was built without timers. This program has one test, because the test counts panics with the panic hook of the process.
 
 #[allow(dead_code, reason = "it uses a part")]
 #[path = "integration/common/mod.rs"]
@@ -11,8 +11,7 @@ use common::{current_thread, ms, within_ten_seconds};
 use tokio::runtime::Builder;
 use tollgate::{AcquireError, KeyedLimiter, Limiter, MaxConcurrency, Throttle};
 
-/// Only a panic of tokio shows that a runtime has no timers. It is provoked once in each runtime, whatever the number of limiters and
-/// keys wait there.
+/// Only a panic of tokio shows that a runtime has no timers. It is caused once in each runtime, however many limiters and keys wait there.
 #[test]
 fn a_runtime_without_timers_is_detected_by_one_panic_for_all_limiters() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +36,7 @@ fn a_runtime_without_timers_is_detected_by_one_panic_for_all_limiters() {
             }
         }
         assert_eq!(PANICS.load(Relaxed), runtime);
-        // Without a wait for time, no timer is needed.
+        // A policy of places needs no timer.
         let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
         timerless.block_on(async {
             let (held, handle) = (places.try_acquire().unwrap(), places.clone());

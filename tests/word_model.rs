@@ -1,4 +1,5 @@
-//! The word before the lock, its guard, and the answers that are taken without the lock, in every interleaving of two threads and in those of three with few preemptions.
+//! The word before the lock, its guard, and the answers that are taken without the lock, in every interleaving of two threads and in those
+//! of three with few preemptions.
 //!
 //! The code that is checked is the crate's own: its files are compiled here with the atomics and the lock of loom, a model checker.
 //! The state behind the word is a small limiter of this file. `LOOM_MAX_PREEMPTIONS` sets another bound for three threads.
@@ -23,7 +24,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// The standard library's by its contract, for loom has none.
+    /// Behaves as the type of the standard library, because loom has none.
     #[derive(Debug)]
     pub(crate) struct OnceLock<T> {
         is_set: AtomicU64,
@@ -179,7 +180,7 @@ impl State {
     }
 }
 
-/// The numbers from which all states are made.
+/// The numbers that determine a state.
 #[derive(Debug)]
 struct Beginning {
     limit: u64,
@@ -235,7 +236,7 @@ struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter of places may be `only_a_word` at first.
+    /// A limiter of places can begin as `only_a_word`.
     fn new(limit: u64, is_rate: bool, fence: u64, only_a_word: bool) -> Self {
         let beginning = Shared::new(Beginning {
             limit,
@@ -299,7 +300,7 @@ impl Limiter {
         Begun::Queued(slot)
     }
 
-    /// The answer to a queued request, if there is one; without the lock if it is a grant.
+    /// The answer to a queued request, if there is one. A grant is taken without the lock.
     fn poll(&self, slot: Slot) -> Option<Option<u64>> {
         if let Some(fence) = self.state.outside_lock().take(slot) {
             return Some(Some(fence));
@@ -329,7 +330,7 @@ impl Limiter {
         }
     }
 
-    /// Joins the queue if it must, looks once, and gives up. A grant that was not taken goes to the next.
+    /// Queues a request if it must wait, polls it once, and gives it up. An untaken grant goes to the next request.
     fn glance(&self, cost: u64) -> Option<u64> {
         let slot = match self.begin(cost) {
             Begun::Granted(fence) => return Some(fence),
@@ -351,7 +352,7 @@ impl Limiter {
         None
     }
 
-    /// Does not wait. The fence of the grant, and whether it holds a place.
+    /// Takes units without waiting. Returns the fence of the grant, and whether it holds a place.
     fn spend(&self, cost: u64) -> Option<(u64, bool)> {
         let granted = match self.state.word.kind() {
             Kind::Places => self.state.word.take_place(cost).map(|fence| (fence, true)),
@@ -390,7 +391,7 @@ enum Begun {
 enum Job {
     /// Acquires this many units, and releases them.
     Hold(u64),
-    /// The same, if the units are granted by the second look.
+    /// The same, but gives up if the units are not granted at the second poll.
     GiveUp(u64),
     Close,
     PauseAndResume,
@@ -400,7 +401,7 @@ enum Job {
     Spend(u64),
     /// Lowers the usage of a rate.
     Refund(u64),
-    /// Makes the policy a rate, or a concurrency.
+    /// Changes the policy from a rate to a concurrency, or back.
     Switch,
 }
 
@@ -411,7 +412,7 @@ struct World {
     most_held: u64,
     /// The fences that the latest grant can have.
     fences: RangeInclusive<u64>,
-    /// Units held, counted beside the limiter; relaxed, so that it orders nothing.
+    /// The units held, as the test counts them. The accesses are relaxed, so they order nothing.
     held: AtomicU64,
     /// The fence of the latest holder, where there is one place: two holders at once, or one that does not see what the former did,
     /// are a data race.
@@ -419,7 +420,7 @@ struct World {
 }
 
 impl World {
-    /// Returns the fence that the thread got.
+    /// Performs a job. Returns the fence of its grant.
     fn run(&self, job: Job) -> Option<u64> {
         let (fence, cost) = match job {
             Hold(cost) => (self.limiter.acquire(cost)?, cost),
@@ -489,7 +490,7 @@ impl World {
     }
 }
 
-/// The limiter has places, with a state from the start or without one.
+/// Checks a limiter of places, with a state from the start and without one.
 fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
     for only_a_word in [false, true] {
         check_limiter(jobs, limit, fence, move || {
@@ -631,7 +632,7 @@ fn a_state_is_peeked_at() {
     check(2, 0, &[SetLimit(1), Hold(1), Look]);
 }
 
-/// The first opening counts one.
+/// The count wraps around at the first opening.
 #[test]
 fn the_count_wraps_around() {
     const MAX_COUNT: u64 = (1 << 30) - 1;

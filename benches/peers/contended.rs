@@ -19,7 +19,7 @@ use crate::table::{Bar, Row, Unit};
 const TASKS: usize = 64;
 const ROUNDS: usize = 21;
 const SLICE: Duration = Duration::from_millis(100);
-/// For counting the turns of each task: so long that a short suspension of a worker by the machine does not show in the median.
+/// The time in which the turns of each task are counted. It is so long that a short suspension of a worker does not affect the median.
 const LONG_SLICE: Duration = Duration::from_millis(500);
 const LONG_SLICES: usize = 5;
 
@@ -75,7 +75,7 @@ fn one_limit(runtime: &Runtime, threads: &str, places: u32, bar: Bar) -> Vec<Row
 }
 
 struct Turns {
-    /// Turns of all tasks in each microsecond.
+    /// Turns of all tasks per microsecond.
     per_micro: f64,
     /// The most turns of any task, divided by the fewest.
     spread: f64,

@@ -17,15 +17,15 @@ use crate::table::{Bar, Row, Unit};
 const ROUNDS: usize = 101;
 const BATCH: u32 = 50_000;
 const HOUR: Duration = Duration::from_secs(3_600);
-/// For limits that are decided in one atomic word.
+/// The bar for limits that are decided in one atomic word.
 const GRANTED: Bar = Bar::AtMost(1.05);
 const DENIED: Bar = Bar::AtMost(1.2);
-/// For limits that are decided under the lock.
+/// The bar for limits that are decided under the lock.
 const LOCKED: Bar = Bar::AtMost(1.5);
 
 pub(crate) fn one_decision() -> Vec<Row> {
     let mut rows = throttle();
-    // One unit in 142,857,142.857… ns: not a whole number. The burst is more than all rounds take.
+    // The interval is 142,857,142.857… ns, not a whole number. The burst is more than all rounds take.
     let seven_a_second = TokenBucket::new(Rate::per_second(7), 8_000_000);
     let many = u32::MAX.into();
     // A period so short that the log stays small, and a limit so large that no loop reaches it.

@@ -1,4 +1,4 @@
-//! The drawing: what tollgate takes in proportion to its peers, a line for each ratio of the table.
+//! The drawing of the ratios: a line for each ratio of the table, of tollgate to a peer.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,14 +13,14 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), Box<dyn Error>>;
 
 const WIDTH: i32 = 900;
-/// Above the lines: the title, the legend and the numbers of the scale.
+/// The height of the title, the legend and the numbers of the scale, above the lines.
 const HEAD: i32 = 96;
 const LINE: i32 = 18;
-/// Between the workloads.
+/// The gap between two workloads.
 const GAP: i32 = 8;
 const FOOT: i32 = 26;
 
-/// From left to right. The numbers end at these columns, the rest begins there.
+/// The columns from left to right. Numbers end at their column, texts begin there.
 const WORKLOAD: i32 = 12;
 const CASE: i32 = 44;
 const SCALE: (i32, i32) = (334, 588);
@@ -28,7 +28,7 @@ const RATIO: i32 = 636;
 const TARGET: i32 = 676;
 const PEER: i32 = 686;
 
-/// The scale is logarithmic. What lies beyond its ends is marked there, with an arrow.
+/// The ends of the logarithmic scale. An arrow at an end marks a ratio beyond it.
 const ENDS: (f64, f64) = (0.25, 4.0);
 const TICKS: [(f64, &str); 5] = [(0.25, "¼"), (0.5, "½"), (1.0, "1"), (2.0, "2"), (4.0, "4")];
 
@@ -135,7 +135,7 @@ fn draw_line(area: &Area<'_>, line: &Proportion, y: i32) -> Drawn {
     text(area, (PEER, y), &line.peer, 12, HPos::Left)
 }
 
-/// A disc where the target is met, a cross where it is missed, a ring where there is none.
+/// Draws a disc if the target is met, a cross if it is missed, and a ring if there is none.
 fn draw_mark(area: &Area<'_>, at: (i32, i32), met: Option<bool>) -> Drawn {
     match met {
         Some(true) => area.draw(&Circle::new(at, 5, MET.filled()))?,
@@ -169,7 +169,7 @@ fn is_on_scale(proportion: f64) -> bool {
     (ENDS.0..=ENDS.1).contains(&proportion)
 }
 
-/// Where a proportion lies on the scale.
+/// The column of a proportion on the scale.
 fn x(proportion: f64) -> i32 {
     let share = (proportion.clamp(ENDS.0, ENDS.1) / ENDS.0).ln() / (ENDS.1 / ENDS.0).ln();
     SCALE.0 + (share * f64::from(SCALE.1 - SCALE.0)).round() as i32

@@ -20,7 +20,7 @@ const BOTTOM: i32 = 396;
 const ENDS: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(100));
 const TICKS: [&str; 5] = ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms"];
 
-/// In the legend: the columns, and the row of the first line.
+/// The columns of the legend.
 const COLUMNS: [i32; 2] = [LEFT, 330];
 const LEGEND: i32 = 52;
 
@@ -68,7 +68,7 @@ impl Gaps {
     }
 }
 
-/// Draws nothing where there are no gaps.
+/// Draws the curves of these gaps. Draws nothing if there are none.
 pub(crate) fn draw(gaps: &[&Gaps], path: &Path) -> Drawn {
     let Some(first) = gaps.first() else {
         return Ok(());
@@ -151,7 +151,7 @@ fn draw_path(area: &Area<'_>, points: Vec<(i32, i32)>, (color, width, dash): Sty
     Ok(())
 }
 
-/// Where a length lies on the scale.
+/// The column of a length on the scale.
 fn x(length: Duration) -> i32 {
     let share = (length.as_secs_f64() / ENDS.0.as_secs_f64()).ln()
         / (ENDS.1.as_secs_f64() / ENDS.0.as_secs_f64()).ln();

@@ -68,7 +68,7 @@ pub(crate) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The time of a request less that of one to the service alone, which is measured after each.
+/// The time of a request minus the time of a request to the service alone, which is measured after each batch.
 fn added(case: &str, mut ours: Client, theirs: Option<(&'static str, Client)>) -> Row {
     eprintln!("  {case}");
     let mut alone = client(Hello);

@@ -55,7 +55,7 @@ pub(crate) fn rows() -> Vec<Row> {
     let config = config.use_headers().finish().expect("not zero");
     let governed_with_fields = serve(&runtime, hello().layer(GovernorLayer::new(config)));
     let bar = Some(Bar::AtLeast(0.99));
-    // The cost of any layer, and of any two fields.
+    // The costs of any layer and of any two fields are measured for comparison.
     let empty_layer = serve(
         &runtime,
         hello().layer(MapResponseLayer::new(|answer: Response| answer)),
@@ -141,7 +141,7 @@ fn serve(runtime: &Runtime, app: Router) -> SocketAddr {
     address
 }
 
-/// Million requests a second.
+/// The throughput in million requests a second.
 fn throughput(server: SocketAddr) -> f64 {
     let output = Command::new("wrk")
         .args(["-t1", "-c32", "-d1s", &format!("http://{server}/")])

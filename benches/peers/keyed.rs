@@ -179,7 +179,7 @@ pub(crate) fn memory() -> Vec<Row> {
         .collect()
 }
 
-/// A limiter that must remember each key, because its place is out. The permits are not counted.
+/// The heap of a limiter that must keep each key, because its place is out. The permits are not counted.
 fn places_out() -> Row {
     const KEYS: usize = 100_000;
     let mut permits = Vec::with_capacity(KEYS);
@@ -203,7 +203,7 @@ fn bytes_each<T>(fill: impl FnOnce() -> T) -> (f64, T) {
     (bytes as f64 / MILLION as f64, filled)
 }
 
-/// A million keys become idle at the same time. Then there are calls until the table has forgotten them.
+/// A million keys become idle at the same time. The calls after that are timed until the table has forgotten the keys.
 pub(crate) fn longest_call() -> Vec<Row> {
     const PERIOD: Duration = Duration::from_secs(2);
     const BURST: u32 = 1_000_000;
@@ -301,7 +301,7 @@ impl Calls {
 /// Times each call, until one returns `false`.
 fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
     const MOST: usize = 20 * MILLION;
-    // Filled first, so that no page fault is measured later.
+    // The memory is filled first, so that no page fault is measured later.
     let mut spans = vec![u32::MAX; MOST];
     let mut measure = |call: &mut dyn FnMut(usize) -> bool| {
         let mut count = 0;
@@ -318,14 +318,14 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
         sorted
     };
     let spans = measure(&mut call);
-    // For as long, not for as many calls: so the machine interrupts both loops about equally often.
+    // The loop runs for the same time, not for the same number of calls, so the machine interrupts both loops about equally often.
     let end =
         Instant::now() + Duration::from_nanos(spans.iter().map(|span| u64::from(*span)).sum());
     let idle = measure(&mut |_| Instant::now() < end);
     Calls { spans, idle }
 }
 
-/// One unit a minute, so that nothing is refilled during the run.
+/// A throttle of one unit a minute, which refills nothing during the run.
 pub(crate) fn slow() -> Throttle {
     Throttle::every(MINUTE).burst(MANY.into())
 }
@@ -364,7 +364,7 @@ impl Spread {
     }
 }
 
-/// The key with this number. Neighbouring numbers have keys far apart.
+/// The key with this number. The keys of neighbouring numbers are far apart.
 fn key(number: usize) -> u64 {
     scatter(!(number as u64))
 }

@@ -1,12 +1,12 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads, about three minutes, and two and a half for W11 with wrk; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers               all workloads, about three minutes, or five and a half if W11 finds wrk; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
-//! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
-//! cargo bench -p peers --bench peers -- W11        a layer in front of a service; of a server, if wrk is installed
+//! cargo bench -p peers --bench peers --features quanta     also the cases with `fast_clock()`
+//! cargo bench -p peers --bench peers -- W11        a layer in front of a service, and in front of a server if wrk is installed
 //! scripts/servers cargo bench -p peers --bench peers --features redis -- W9     limits in Redis
-//! scripts/servers cargo bench -p peers --bench peers --features postgres,mysql,sqlite -- W10     limits in databases, or one of them: SQLite
+//! scripts/servers cargo bench -p peers --bench peers --features postgres,mysql,sqlite -- W10     limits in databases; each feature alone works, too
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -32,7 +32,7 @@ mod setup;
     feature = "redis",
     feature = "sqlite"
 ))]
-// No store needs all of it.
+// No single store uses all of this module.
 #[cfg_attr(
     not(all(
         feature = "mysql",

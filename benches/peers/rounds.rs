@@ -53,7 +53,7 @@ impl<'a> Contest<'a> {
         self.peers.iter().enumerate().map(row).collect()
     }
 
-    /// Runs one batch of each. The first one changes from round to round, so that none always runs after the same other one.
+    /// Runs one batch of each contestant. The order rotates, so that no contestant always runs after the same other one.
     fn round(&mut self, round: usize) -> Vec<f64> {
         let mut batches: Vec<&mut Batch<'a>> = std::iter::once(&mut self.ours)
             .chain(self.peers.iter_mut().map(|p| &mut p.2))
@@ -67,7 +67,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// Nanoseconds for each operation; the operations do not wait.
+/// Nanoseconds for each operation. The operations do not wait.
 pub(crate) fn nanos_each(operations: u32, mut operation: impl FnMut()) -> f64 {
     let start = Instant::now();
     for _ in 0..operations {

@@ -85,7 +85,8 @@ pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl 
     client(layer(policy, style).layer(Hello))
 }
 
-/// Behind `axum-governor`, by the address of the peer. It always writes fields: those of draft-10, and three of `X-RateLimit`.
+/// A client of a service behind `axum-governor`, which limits by the address of the peer. It always writes the fields of draft-10, and
+/// three `X-RateLimit` fields.
 pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn FnMut() -> u16> {
     let seconds = u32::try_from(interval.as_secs())
         .ok()
@@ -104,7 +105,7 @@ pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn
     ))
 }
 
-/// Behind `tower_governor`, by the address of the peer, which is its default.
+/// A client of a service behind `tower_governor`, which by default limits by the address of the peer.
 pub(crate) fn governed(period: Duration, burst: u32, with_fields: bool) -> Box<dyn FnMut() -> u16> {
     let mut config = GovernorConfigBuilder::default();
     config.period(period).burst_size(burst);

@@ -52,7 +52,7 @@ pub(crate) fn never_waiting_quota() -> Quota {
         .allow_burst(burst)
 }
 
-/// A governor that reads the same clock as tollgate.
+/// A limiter of governor that reads the same clock as tollgate.
 pub(crate) fn governor(quota: Quota) -> Arc<Governor<MonotonicClock>> {
     Arc::new(RateLimiter::direct_with_clock(quota, MonotonicClock))
 }

@@ -1,4 +1,4 @@
-//! W9 and W10: limits in stores beside scripts and statements on the same server, each of which is one decision.
+//! W9 and W10: limits in stores, compared with scripts and statements on the same server. Each script or statement is one decision.
 
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -29,7 +29,7 @@ const ROUNDS: usize = 7;
 /// A rate that never denies.
 const POLICY: &str = "100000000/s burst 1000000";
 
-/// Decisions by the store's own client, written for this comparison and nothing else. None of them is denied.
+/// Decisions that only the client of the store makes, written for this comparison. None of them is denied.
 trait Raw: Clone + Send + Sync + 'static {
     fn decide(&self, caller: usize, key: &str) -> impl Future<Output = ()> + Send;
 }
@@ -46,7 +46,7 @@ impl Rhythm {
         times: 2_000,
         pause: None,
     };
-    /// In which a place is awaited.
+    /// The numbers for cases in which a process waits for a place.
     const SPACED: Self = Self {
         times: 200,
         pause: Some(Duration::from_millis(3)),
@@ -56,10 +56,10 @@ impl Rhythm {
 /// The cases that are the same for each store.
 struct Cases<O, R> {
     workload: &'static str,
-    /// Before the name of each case.
+    /// The start of the name of each case.
     of: String,
     runtime: Arc<Runtime>,
-    /// A store as another process has it.
+    /// Opens a store, as another process does.
     open: O,
     peers: Vec<(&'static str, R)>,
 }
@@ -94,7 +94,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         format!("{}{case}", self.of)
     }
 
-    /// Millions of decisions a second, by as many callers in a loop.
+    /// Millions of decisions a second, by this number of callers, each in a loop.
     fn rate<F: Future<Output = ()> + Send + 'static>(
         &self,
         callers: usize,
@@ -121,7 +121,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
             let (before, start) = (count.load(Relaxed), Instant::now());
             tokio::time::sleep(SLICE).await;
             let rate = (count.load(Relaxed) - before) as f64 / start.elapsed().as_micros() as f64;
-            stops.store(true, Relaxed); // a client whose call is dropped on its way may give its connection up
+            stops.store(true, Relaxed); // stops between calls: a client may close its connection when a call is dropped
             for task in tasks {
                 task.await.expect("no panic");
             }
@@ -170,7 +170,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         )
     }
 
-    /// Each with a store of its own.
+    /// Several processes use one key. Each has a store of its own.
     fn one_key_of_processes(&self, processes: usize, callers: usize) -> Vec<Row> {
         let limiters: Arc<[_]> = (0..processes)
             .map(|_| self.limiter("hot", POLICY))
@@ -185,7 +185,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
 
     fn many_keys(&self, bar: Option<f64>) -> Vec<Row> {
         const KEYS: usize = 10_000;
-        /// Numbers that seem random.
+        /// A number that looks random.
         fn any() -> usize {
             static NEXT: AtomicU64 = AtomicU64::new(1);
             (NEXT.fetch_add(0x9E37_79B9_7F4A_7C15, Relaxed) >> 40) as usize % KEYS
@@ -194,7 +194,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         let keys: Arc<[_]> = (0..KEYS)
             .map(|key| limiter.key(key.to_le_bytes()))
             .collect();
-        // Each has its row.
+        // Each key gets its row in the table.
         self.runtime.block_on(async {
             join_all(keys.iter().map(SharedLimiter::acquire)).await;
             for (_, raw) in &self.peers {
@@ -210,7 +210,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         )
     }
 
-    /// The median of the microseconds that one takes, one after the other.
+    /// The median time of an operation in microseconds. The operations run one after another.
     fn one_after_the_other<F: Future<Output = ()> + Send>(
         &self,
         rhythm: Rhythm,
@@ -251,7 +251,7 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         };
         let mut contest = Contest::new((self.workload, &case), Unit::Micros, ours);
         for (nth, (name, raw)) in (1..).zip(&self.peers) {
-            let bar = bar.filter(|_| nth == self.peers.len()); // the last one does the same work
+            let bar = bar.filter(|_| nth == self.peers.len()); // the last peer does the same work
             contest = contest.against(name, bar.map(Bar::AtMost), || {
                 self.one_raw(Rhythm::LOOP, raw)
             });

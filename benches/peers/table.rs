@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::gaps::Gaps;
 
-/// The bar that a ratio, or a figure of tollgate's, is held to.
+/// The target for a ratio, or for a figure of tollgate's.
 #[derive(Clone, Copy)]
 pub(crate) enum Bar {
     AtMost(f64),
@@ -72,7 +72,7 @@ pub(crate) struct Row {
     pub(crate) gaps: Option<Gaps>,
 }
 
-/// What tollgate takes in proportion to a peer, for the drawing: less is better in all units.
+/// The ratio of tollgate to a peer, for the drawing. In all units less is better.
 pub(crate) struct Proportion {
     pub(crate) workload: String,
     pub(crate) case: String,
@@ -170,7 +170,7 @@ impl Row {
         }
     }
 
-    /// Has these gaps drawn.
+    /// Adds these gaps to the drawing.
     pub(crate) fn drawn(self, gaps: Gaps) -> Self {
         Self {
             gaps: Some(gaps),

@@ -1,4 +1,4 @@
-//! The grants of tasks that waited, and what follows from them about rate, limit and order.
+//! The grants of tasks that waited, from which rate, limit and order are checked.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// By a limiter that records neither the instant of the decision nor a fence.
+    /// A grant of a limiter that records neither the instant of the decision nor a fence.
     pub(crate) fn now() -> Self {
         let got = Instant::now();
         Self {
@@ -28,7 +28,7 @@ impl Grant {
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) asked: Instant,
-    /// At this instant it was in the queue.
+    /// An instant at which the request was in the queue.
     pub(crate) queued: Instant,
     pub(crate) fence: u64,
 }
@@ -93,7 +93,7 @@ impl Trace {
         self.burst + (span.as_nanos() / self.interval.as_nanos()) as u64
     }
 
-    /// How many grants were too many in the worst span of any length; at most 0 when the throttle was kept.
+    /// The number of grants above the limit in the worst span of any length. At most 0 if the throttle was kept.
     ///
     /// The grants `i..=j` keep it when `j - i + 1 <= burst + (at(j) - at(i)) / interval`. With `lead(k) = k - at(k) / interval`, the
     /// excess is the largest rise of the lead, minus `burst - 1`.

@@ -22,7 +22,7 @@ use crate::trace::{Grant, Trace, Turn};
 const TASKS: usize = 1_000;
 const SPAN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(10);
-/// At this interval without a burst, the gaps between the grants are drawn.
+/// The interval without a burst whose gaps between grants are drawn.
 const DRAWN: Duration = Duration::from_millis(1);
 
 struct Run {
@@ -58,7 +58,7 @@ pub(crate) fn at_a_rate() -> Vec<Row> {
     .collect()
 }
 
-/// Without a burst, by the precise timer.
+/// A pace without a burst, with the precise timer.
 fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Row> {
     eprintln!("  every {interval:?}, no burst, precise");
     let precise = Limiter::builder(Throttle::every(interval))
@@ -102,7 +102,7 @@ fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Ro
     rows
 }
 
-/// How many gaps are near the interval, and all of them for the drawing.
+/// The share of gaps near the interval. All gaps go to the drawing.
 fn gaps(whose: &str, trace: &Trace) -> Row {
     let gaps = Gaps::new(whose, DRAWN, trace.gaps());
     let case = format!("every {DRAWN:?}, no burst: gaps within 10 %, {whose}");
@@ -210,7 +210,7 @@ fn without_burst(rate: u32) -> Vec<Row> {
     rows
 }
 
-/// What must hold at any rate: never over the limit, always in order.
+/// The checks at every rate: never over the limit, always in order.
 fn kept(case: &str, trace: &Trace) -> Vec<Row> {
     let figure = |what, figure, bar| {
         Row::figure(
@@ -253,7 +253,7 @@ fn of_governor(interval: Duration, burst: u32) -> Run {
     })
 }
 
-/// It refills at most once per tick of tokio's timer. It is closest to its rate when it refills rarely.
+/// A run of leaky-bucket, which refills at most once per tick of tokio's timer. It is closest to its rate if it refills rarely.
 fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
     let size = burst as usize;
     let bucket = leaky_bucket::RateLimiter::builder()
@@ -286,7 +286,7 @@ fn of_tower(interval: Duration) -> Run {
         let service = service.clone();
         async move {
             if service.oneshot(()).await.is_err() {
-                pending::<()>().await; // the runtime shuts down, and has ended the worker first
+                pending::<()>().await; // the runtime shuts down, and ended the worker before this task
             }
             Grant::now()
         }
@@ -306,7 +306,7 @@ async fn turn(limiter: &Limiter) -> Grant {
         answer
     });
     let permit = match permit.await {
-        Err(AcquireError::NoRuntime) => return pending().await, // the runtime shuts down, and has ended the driver first
+        Err(AcquireError::NoRuntime) => return pending().await, // the runtime shuts down, and ended the driver before this task
         permit => permit.expect("a permit"),
     };
     let got = Instant::now();

@@ -12,7 +12,7 @@ use crate::server::{PHASES, Refused, Server};
 
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// One call, with its times since the start.
+/// One call. Its times are since the start.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) finished: Duration,

@@ -133,7 +133,7 @@ fn reference(run: &Run, value: impl Fn(&Phase) -> f64) -> Points {
         .collect()
 }
 
-/// A value of the calls that ended in each tenth of a second, at the middle of that.
+/// A value of the calls that ended in each tenth of a second, drawn at its middle.
 fn bins(run: &Run, value: impl Fn(&[Call]) -> Option<f64>) -> Points {
     let bin = |call: &Call| (call.finished.as_secs_f64() * BINS_A_SECOND) as usize;
     let all = (run.end().as_secs_f64() * BINS_A_SECOND) as usize;

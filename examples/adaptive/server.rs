@@ -13,13 +13,13 @@ pub(crate) const QUEUE: u64 = 40;
 /// How long a refusal takes.
 const REFUSAL: Duration = Duration::from_millis(5);
 
-/// What the server can do for a while.
+/// The capacity of the server during a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
-    /// Requests that it works on at once.
+    /// The number of requests that the server works on at once.
     pub(crate) places: u64,
-    /// The average time of one request, without its time in the queue.
+    /// The mean time of one request, without its time in the queue.
     pub(crate) work: Duration,
 }
 

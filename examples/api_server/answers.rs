@@ -53,7 +53,7 @@ pub(crate) fn problem(
     if status == StatusCode::SERVICE_UNAVAILABLE {
         response
             .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("1")); // a later one of the layer replaces it
+            .insert(RETRY_AFTER, HeaderValue::from_static("1")); // the layer replaces it by a later one
     }
     response
 }

@@ -17,7 +17,7 @@ use tollgate::{Policy, SlidingMethod, SlidingWindow};
 /// The fields about limits.
 const FIELDS: [&str; 3] = ["ratelimit-policy", "ratelimit", "retry-after"];
 
-/// Reads one answer, and checks what must be in each.
+/// Reads one answer, and checks the claims about every answer.
 pub(crate) fn examine(
     status: StatusCode,
     headers: &HeaderMap,
@@ -143,7 +143,7 @@ fn of_caller(caller: &Caller, record: &Record, options: &Options) -> Vec<String>
     }
     let quota = plan.quota(options.minute());
     for span in [quota.period(), options.run] {
-        // The clocks of this process and of the store may differ by as much.
+        // The clocks of this process and of the store may differ by this time.
         let (most, allowed) = (
             most_within(quota, span),
             record.most_within(span.mul_f64(0.999)) as u64,

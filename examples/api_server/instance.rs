@@ -28,10 +28,10 @@ use crate::{message, penalties};
 /// How long a request may wait for capacity.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves until the process that has started this one is gone. Errors go to that process, which prints them.
+/// Serves until the process that started this one has ended. Errors go to that process, which prints them.
 pub(crate) async fn run(options: &Options) -> ExitCode {
     std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]); // until its other end is closed
+        let _ = std::io::stdin().read(&mut [0]); // returns when the other end is closed
         std::process::exit(0);
     });
     let Err(error) = serve(options).await else {
@@ -43,7 +43,7 @@ pub(crate) async fn run(options: &Options) -> ExitCode {
 
 async fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     let (for_users, for_operators) = services(options)?;
-    // Operators come by another address, which no proxy leads to. So the table needs no password, and is there in an attack.
+    // Operators use another address, to which no proxy leads. So the table needs no password, and works during an attack.
     let [users_at, operators_at] = [
         TcpListener::bind("127.0.0.1:0").await?,
         TcpListener::bind("127.0.0.1:0").await?,
@@ -85,7 +85,7 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
         .penalize(penalties::charge)
         .on_refusal(refused(PENALTY));
 
-    // 2. The capacity of this instance, which it finds by itself. It is no client's quota, so no fields show it.
+    // 2. The capacity of this instance, which the limiter finds. It is not the quota of a client, so no fields show it.
     let capacity =
         Limiter::builder(MaxConcurrency::new(64).adapt(Adapt::gradient().between(16, 256)))
             .max_queue(256)
@@ -109,7 +109,7 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
         .name("plan")?
         .on_refusal(refused(PLAN));
 
-    // A later layer is further out.
+    // A layer that is added later is outside of the earlier ones.
     let cheap = Router::new()
         .route("/items", get(items))
         .route_layer(plan.clone());
@@ -135,7 +135,7 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
     Ok((app, operators))
 }
 
-/// A 429 of the inner layers says nothing of the load, unlike the overload that it is by default.
+/// By default a 429 is an overload. Here the inner layers send it, and it says nothing about the load.
 fn outcome_of(status: Option<StatusCode>) -> Outcome {
     match status {
         Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) | None => {

@@ -10,12 +10,12 @@ use crate::options::Options;
 
 pub(crate) struct Instances {
     children: Vec<Child>,
-    /// Where each listens for users, and for operators.
+    /// The addresses of each instance for users and for operators.
     pub(crate) addresses: Vec<(SocketAddr, SocketAddr)>,
 }
 
 impl Instances {
-    /// Starts them, and waits until they listen.
+    /// Starts the instances, and waits until they listen.
     pub(crate) fn start(options: &Options) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?;
         let mut instances = Self {
@@ -23,7 +23,7 @@ impl Instances {
             addresses: Vec::new(),
         };
         for _ in 0..options.instances {
-            // It ends when its standard input does, also if this process is killed.
+            // The instance ends when its standard input is closed, also if this process is killed.
             let mut command = Command::new(&program);
             command
                 .args(options.of_instance())

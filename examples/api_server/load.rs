@@ -21,9 +21,9 @@ use crate::record::{Answer, Record};
 use crate::users::{self, User};
 use crate::{answers, penalties};
 
-/// One request of so many is a search. It is odd, so that searches go to two instances.
+/// One request of this many is a search. The number is odd, so that searches go to two instances.
 const SEARCH_EVERY: usize = 17;
-/// How long a user goes on to get a denial whose `Retry-After` can be tried.
+/// How long a user sends requests to get a denial whose `Retry-After` can be tried.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the live table is read.
 const TABLE_EVERY: Duration = Duration::from_millis(200);
@@ -31,11 +31,11 @@ const TABLE_EVERY: Duration = Duration::from_millis(200);
 /// A client that sends requests: a user or the abuser.
 pub(crate) struct Caller {
     pub(crate) name: String,
-    /// The abuser has none.
+    /// `None` for the abuser.
     pub(crate) plan: Option<Plan>,
     token: Option<String>,
     address: IpAddr,
-    /// How many requests are under way at most.
+    /// The most requests in flight at once.
     connections: u16,
     pace: Limiter,
     sent: AtomicUsize,
@@ -125,7 +125,7 @@ pub(crate) async fn run(
     options: &Options,
     instances: &[(SocketAddr, SocketAddr)],
 ) -> Result<Results, Box<dyn Error>> {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // reqwest wants a provider, also for http://
+    let _ = rustls::crypto::ring::default_provider().install_default(); // reqwest needs a provider of TLS, also for http://
     let start = Instant::now();
     let load = Arc::new(Load {
         client: Client::new(),
@@ -194,11 +194,11 @@ impl Load {
         Ok(record)
     }
 
-    /// Sends requests until the plan denies one while no other is under way, waits as that answer says, and sends the next.
+    /// Sends requests until the plan denies one while no other is in flight. Waits as that answer says, and sends the next request.
     async fn try_retry_after(&self, caller: &Caller, record: &mut Record) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            // First enough requests at once to use up the units that come back meanwhile, and then a single request.
+            // First as many requests at once as use up the units that come back meanwhile, and then a single request.
             for at_once in [caller.connections, 1] {
                 caller.wait_for_turn(at_once).await?;
                 record
@@ -213,7 +213,7 @@ impl Load {
             };
             sleep_until(self.start + last.received + after).await;
             let next = self.send(caller, false).await?;
-            // A server without capacity says nothing about the plan.
+            // An answer of a server without capacity says nothing about the plan.
             let is_about_the_plan = next.status != StatusCode::SERVICE_UNAVAILABLE;
             record.retried = is_about_the_plan.then_some((after, next.is_allowed()));
             record.answers.push(next);

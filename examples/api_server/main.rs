@@ -6,8 +6,8 @@
 //! cargo run --example api_server --features sqlite                       # 2 processes, 9 s, limits in a temporary SQLite file
 //! cargo run --example api_server --features sqlite,redis -- --store redis://127.0.0.1/
 //! cargo run --example api_server --features sqlite -- --serve            # to try it by hand: prints what to type
-//! cargo run --example api_server --features sqlite -- --store memory     # each process has limits of its own: that is over
-//! ```
+//! cargo run --example api_server --features sqlite -- --store memory     # each process has limits of its own, so together they exceed
+//! them ```
 //!
 //! A minute takes 3 s in the run, and the quotas of the plans are a twentieth; `--minute 60 --run 120` has those of the plans. The exit
 //! code is 0 when the server kept to all that it claims, 1 when it did not, and 2 when something else failed.
@@ -69,11 +69,11 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     Limiters::new(&store, &name, options.minute())?
         .searches
         .limits()
-        .await?; // so that the store is there
+        .await?; // creates the store
     options.name = Some(name);
     options.users = Some(database.clone());
     if !options.serve && options.proxies.is_empty() {
-        options.proxies.push("127.0.0.1".to_owned()); // the load says for whom it asks
+        options.proxies.push("127.0.0.1".to_owned()); // the load names its clients by X-Forwarded-For
     }
     let instances = Instances::start(&options)?;
     if options.serve {

@@ -62,7 +62,7 @@ impl Options {
     }
 }
 
-/// A shorter run may end before the abuser is locked out.
+/// Reads the length of a run. A shorter run may end before the abuser is locked out.
 fn run(text: &str) -> Result<Duration, String> {
     match seconds(text) {
         Ok(run) if run >= Duration::from_secs(2) => Ok(run),
@@ -70,7 +70,7 @@ fn run(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// In a shorter minute the free plan would allow nothing.
+/// Reads the length of a minute. In a shorter one the free plan would allow nothing.
 fn minute(text: &str) -> Result<Duration, String> {
     match seconds(text) {
         Ok(minute) if (Duration::from_secs(1)..=Duration::from_secs(60)).contains(&minute) => {

@@ -20,7 +20,7 @@ pub(crate) fn limiter() -> Result<KeyedLimiter<IpAddr>, ConfigError> {
     KeyedLimiter::new(PENALTY)
 }
 
-/// What an answer costs beside the attempt: five wrong tokens in a row are as bad as 2,000 requests.
+/// What an answer costs in addition to the attempt: five wrong tokens in a row cost as much as 2,000 requests.
 pub(crate) fn charge(status: StatusCode) -> u64 {
     match status {
         StatusCode::UNAUTHORIZED => 400, // guesses tokens
@@ -41,7 +41,7 @@ pub(crate) fn table(penalties: &KeyedLimiter<IpAddr>) -> String {
         let out = numbers
             .retry_after
             .map_or("-".to_owned(), |rest| format!("{} more", Human(rest)));
-        // Padded as a text: addresses take no width.
+        // Padded as a text, because the format of addresses ignores a width.
         let _ = writeln!(
             table,
             "{:<39}  {:>7}  {:>9}  {out}",

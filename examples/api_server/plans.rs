@@ -9,7 +9,7 @@ use tollgate::{ConfigError, Rate, SharedLimiter, SlidingWindow, TokenBucket};
 
 use crate::users::User;
 
-/// Above it, a log of all grants takes too much room.
+/// The largest quota that a log of all grants counts. Above it, a log takes too much memory.
 const LONGEST_LOG: u64 = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Plan {
     }
 }
 
-/// The dear endpoint has a limit of its own for each user, whatever the plan.
+/// The limit of each user at the expensive endpoint, whatever the plan.
 pub(crate) const SEARCHES: TokenBucket = TokenBucket::new(Rate::per_second(2), 10);
 
 impl fmt::Display for Plan {

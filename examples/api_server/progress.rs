@@ -1,4 +1,4 @@
-//! The progress bar. It is quiet where it is not on a terminal.
+//! The progress bar. Without a terminal it prints nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Progress {
         ));
     }
 
-    /// The load is over.
+    /// Shows that the load is over.
     pub(crate) fn wait(&self) {
         self.bar
             .set_message("denied clients wait for the retry-after, and try again");

@@ -62,7 +62,7 @@ pub(crate) struct Users {
 
 struct Shared {
     database: Mutex<Connection>,
-    /// Only tokens that exist, so that guesses do not fill it.
+    /// Holds only tokens that exist, so that guesses do not fill it.
     known: Mutex<HashMap<String, (User, Instant)>>,
 }
 

@@ -3,7 +3,7 @@
 use page::{Page, key, variable, visit};
 use serde_json::{Value, json};
 
-/// The numbers of the page and those of the server, at the same tick: of each limiter, in the same order.
+/// The numbers of each limiter on the page and on the server, at the same tick and in the same order.
 const BOTH: &str = "
     for (;;) {
         const status = await (await fetch('/status')).json();
@@ -14,7 +14,7 @@ const BOTH: &str = "
         }
         await new Promise(resolve => setTimeout(resolve, 20));
     }";
-/// How many pixels of each chart are coloured, and what it looks like.
+/// The number of coloured pixels of each chart, and its image.
 const CHARTS: &str = "
     return [...document.querySelectorAll('.chart canvas')].map(canvas => {
         const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
@@ -47,7 +47,7 @@ async fn at_400_pixels() {
 async fn walk(page: &Page, width: u32) {
     page.wait_for("#connection", "live", |text| text == "live, 1 page")
         .await;
-    // Some seconds are drawn.
+    // Wait until a few seconds are drawn.
     page.wait_until("document.documentElement.dataset.at > 5")
         .await;
 
@@ -215,7 +215,7 @@ async fn shows_a_leak(page: &Page) {
         new MutationObserver(() => window.seen.push(list.firstChild?.textContent)).observe(list, { childList: true })";
     page.run(record).await;
     let list = "#database .leaks ol";
-    let before = page.text(list).await; // what another test leaked
+    let before = page.text(list).await; // the leaks of another test
     page.click("#database button").await;
     page.wait_for(list, "longer", |text| text.len() > before.len())
         .await;
@@ -298,7 +298,7 @@ async fn is_not_alone(page: &Page) {
         .await;
 }
 
-/// A page that is left is not counted, and is live when one comes back.
+/// A page that the browser has left is not counted. It is live again when the browser returns.
 async fn leaves_nothing(page: &Page) {
     for _ in 0..2 {
         page.goto("/status").await;

@@ -1,4 +1,5 @@
-//! What a page gets from a server behind a `LimitLayer`, and what it leaves behind when it goes. `scripts/browser` runs it.
+//! A page in front of a server behind a `LimitLayer`: the answers that it gets, and that nothing is left behind when it closes.
+//! `scripts/browser` runs it.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -19,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::http::LimitLayer;
 use tollgate::{Limiter, MaxConcurrency};
 
-/// Generous: a machine may be busy. Also how long a request may wait in the queue.
+/// Long enough for a busy machine. Also the longest wait of a request in the queue.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A page whose requests bypass the browser's cache, in which requests for one URL wait for each other.
@@ -35,7 +36,7 @@ struct Server {
     limiter: Limiter,
     /// Has a permit for each request to `/gate` that may end.
     gate: Arc<Semaphore>,
-    /// How many requests to `/gate` run, and the most at the same time.
+    /// The number of requests to `/gate` that run, and the most at the same time.
     running: Arc<[AtomicU64; 2]>,
 }
 
@@ -71,7 +72,7 @@ impl Server {
         server
     }
 
-    /// Waits until so many are in flight, and so many wait.
+    /// Waits until these numbers of requests are in flight and wait.
     async fn come_to(&self, in_flight: u64, queued: u64) {
         let numbers = || {
             (

@@ -18,13 +18,13 @@ use futures_util::FutureExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// Generous: a machine may be busy.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The name under which WebDriver sends the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Keys of WebDriver that are no characters.
+/// Keys of WebDriver that are not characters.
 pub mod key {
     pub const NULL: char = '\u{e000}';
     pub const ENTER: char = '\u{e007}';
@@ -98,7 +98,7 @@ impl Page {
             "goog:loggingPrefs": { "browser": "ALL" },
             "timeouts": { "script": PATIENCE.as_millis() as u64 },
         });
-        // With the features of the whole workspace, reqwest wants a provider, also for http://.
+        // With the features of the whole workspace, reqwest needs a provider of TLS, also for http://.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::new();
         let driver = variable("WEBDRIVER_URL");
@@ -170,7 +170,7 @@ impl Page {
         .unwrap();
     }
 
-    /// A window of Chromium is not narrower than 500 pixels, so that a narrow screen is emulated.
+    /// Emulates a screen of this size. A window of Chromium cannot be narrower than 500 pixels.
     async fn resize(&self, width: u32, height: u64) {
         let screen =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });

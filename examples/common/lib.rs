@@ -50,7 +50,7 @@ pub async fn while_wanted(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let unread = UNREAD.get_or_init(Notify::new);
     tokio::select! {
-        biased; // Ctrl-C ends the run's own processes too, which it would take for a fault
+        biased; // Ctrl-C ends the processes of the run, too. The run would take that for a fault
         code = signal() => Ok(code?),
         () = unread.notified() => Ok(ExitCode::SUCCESS),
         done = run => done,

@@ -15,11 +15,11 @@ use crate::panels::Panel;
 const READING: Duration = Duration::from_millis(50);
 /// Readings between two ticks: a quarter of a second.
 const TICK: usize = 5;
-/// Readings in the last second, of which all numbers are: rates, quantiles of waits, and means.
+/// Readings in the last second. All numbers are of that time: rates, quantiles of waits, and means.
 const WINDOW: usize = 20;
 /// A minute.
 const HISTORY: usize = 240;
-/// Ticks that a page may be late. One that is later is cut off, and connects anew.
+/// The number of ticks that a page may be late. A page that is later is disconnected, and connects again.
 const BACKLOG: usize = 40;
 
 pub(crate) struct Feed {
@@ -29,7 +29,7 @@ pub(crate) struct Feed {
 
 #[derive(Default)]
 struct Recent {
-    /// The numbers of each tick, without what only the latest has.
+    /// The numbers of each tick, without those that only the latest tick has.
     history: VecDeque<Value>,
     latest: Value,
 }
@@ -210,7 +210,7 @@ fn quantile(waits: &[Duration], granted: u64, share: f64) -> Option<Duration> {
     )
 }
 
-/// To hundredths: what charts can show.
+/// Rounds to hundredths, the precision of the charts.
 fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

@@ -9,7 +9,7 @@ use tollgate::{AcquireError, Limit, Limiter, Policy};
 
 /// How long a caller that leaks its permit waits for one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many are shown.
+/// The number of leaks that are shown.
 const SHOWN: usize = 6;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Leak {
     /// The number of the permit.
     fence: u64,
     at: Instant,
-    /// From its grant until it was reclaimed, if it was.
+    /// The time from the grant to the reclaim, if the permit was reclaimed.
     held: Option<Duration>,
 }
 
@@ -59,9 +59,9 @@ impl Leaks {
         }
     }
 
-    /// The latest last: how long until each is reclaimed, or how long it was held until it was. In seconds.
+    /// For each leak, the latest last: the seconds until its reclaim, or the seconds from its grant to its reclaim.
     pub(crate) fn list(&self, policy: &Policy) -> Vec<Value> {
-        // A TTL that is changed counts from the grant.
+        // A changed TTL counts from the grant.
         let ttl = policy.limits().iter().find_map(|limit| match limit {
             Limit::MaxConcurrency(places) => places.get_ttl(),
             _ => None,

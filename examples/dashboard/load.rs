@@ -10,7 +10,7 @@ use tollgate::{Limiter, Outcome};
 use crate::Board;
 use crate::panels::{Panel, Settings};
 
-/// The longest sleep between requests, so that a new rate is soon followed.
+/// The longest sleep between requests, so that a new rate soon takes effect.
 const STEP: Duration = Duration::from_millis(50);
 /// The length of a wave, and by which share of the rate it rises and falls.
 const WAVE: (f64, f64) = (20.0, 0.6);
@@ -38,7 +38,7 @@ pub(crate) async fn call(board: Arc<Board>, nth: usize) {
         } else {
             STEP
         };
-        // Requests that were missed while the computer was asleep are not made up for.
+        // Requests that were due while the computer was asleep are left out.
         next = next.max(Instant::now() - STEP);
         sleep_until(next).await;
         if calls {
@@ -51,7 +51,7 @@ pub(crate) async fn call(board: Arc<Board>, nth: usize) {
     }
 }
 
-/// From half to one and a half of the mean.
+/// The duration of a request: from half the mean to one and a half times the mean.
 fn work(panel: &Panel, random: &mut Random) -> Duration {
     panel.about.work.mul_f64(0.5 + random.share())
 }
@@ -82,7 +82,7 @@ async fn request(limiter: Limiter, settings: Settings, work: Duration) {
 struct Random(u64);
 
 impl Random {
-    /// Above 0, up to 1.
+    /// A number above 0, and at most 1.
     fn share(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What browsers ask for: the page, its events, changes of settings, leaks.
+//! The requests of browsers: the page, its events, changes of settings, leaks.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use crate::Board;
 use crate::panels::{About, Panel};
 
-/// Why a browser's wish is not met, in a line that the page shows.
+/// Why a request of a browser is refused, in a line that the page shows.
 type Refusal = (StatusCode, String);
 
-/// When a page that was cut off tries again.
+/// The time after which a disconnected page tries again.
 const RETRY: Duration = Duration::from_secs(1);
 
 const ASSETS: [(&str, &str, &str); 4] = [

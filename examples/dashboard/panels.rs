@@ -40,7 +40,7 @@ pub(crate) struct About {
     pub(crate) work: Duration,
     /// Whether its callers come in waves.
     pub(crate) waves: bool,
-    /// Whether its permits have a TTL, so that a leak is not for ever.
+    /// Whether its permits have a TTL, so that leaked permits are reclaimed.
     pub(crate) leaks: bool,
 }
 
@@ -64,7 +64,7 @@ const fn load(start: u64) -> Knob {
     knob("load", "Load", "requests a second", 0..=200, start)
 }
 
-/// With 0, callers use `try_acquire`.
+/// The knob for how long a caller waits. With 0, callers use `try_acquire`.
 const fn patience(start: u64) -> Knob {
     knob("patience", "Callers wait up to", "ms", 0..=2_000, start)
 }
@@ -151,7 +151,7 @@ pub(crate) struct Panel {
     pub(crate) seen: Arc<Seen>,
 }
 
-/// What the limiter has reported.
+/// The events of the limiter.
 #[derive(Default)]
 pub(crate) struct Seen {
     waits: Mutex<Vec<Duration>>,

@@ -88,7 +88,7 @@ pub(crate) async fn run(
         settles,
         max_tokens: options.max_tokens,
         estimate: options.estimate(),
-        seed: !options.seed, // prompts and answers differ in length
+        seed: !options.seed, // so that prompts and answers differ in length
         next: AtomicU64::new(0),
         refused: AtomicU64::new(0),
         start,

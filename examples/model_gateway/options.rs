@@ -95,7 +95,7 @@ impl Options {
             let minutes = units as f64 / a_minute as f64;
             let wait = Duration::try_from_secs_f64(minutes * self.minute.as_secs_f64())
                 .unwrap_or(Duration::MAX);
-            // The limiter says what is wrong with a rate of 0.
+            // A rate of 0 is an error of the limiter.
             if a_minute > 0 && wait > self.run {
                 let least = (units as f64 * self.minute.div_duration_f64(self.run)).ceil() as u64;
                 let ([wait, run], least) = ([wait, self.run].map(Human), HumanCount(least));

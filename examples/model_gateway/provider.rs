@@ -109,7 +109,7 @@ impl Bucket {
         }
     }
 
-    /// How long until it holds so many units. (More than it can hold are admitted when it is full, and leave a debt.)
+    /// The time until the bucket holds this many units. (A cost above its size is admitted when it is full, and leaves a debt.)
     fn wait_for(&mut self, units: f64) -> Duration {
         let now = Instant::now();
         let refill = (now - self.at).as_secs_f64() * self.a_second;

@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::record::{Outcome, Record, Run};
 use common::plot::{self, Area, Chart, GREEN, INK, Line, RED, swatch};
 
-/// For two runs.
+/// The size of the drawing of two runs.
 const SIZE: (u32, u32) = (1_400, 780);
 const BIN: Duration = Duration::from_millis(100);
 /// More bars than this would be narrower than a pixel or two. A longer run has fewer bars, each of several times 100 ms.

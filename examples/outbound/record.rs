@@ -27,7 +27,7 @@ pub(crate) struct Record {
 pub(crate) struct Run {
     pub(crate) options: Options,
     pub(crate) records: Vec<Record>,
-    /// Lines that were not a URL, and requests that got no permit.
+    /// The number of lines that were not a URL, and of requests that got no permit.
     pub(crate) unsent: usize,
     pub(crate) elapsed: Duration,
 }

@@ -11,7 +11,7 @@ use common::plot::{self, Area, GREEN, INK, Line, RED, swatch};
 const SIZE: (u32, u32) = (1_100, 680);
 /// The height of the upper chart.
 const COUNTERS: u32 = 430;
-/// One for each client.
+/// The colour of each client.
 const COLORS: [RGBColor; CLIENTS.len()] = [
     RGBColor(70, 130, 190),
     GREEN,

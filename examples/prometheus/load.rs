@@ -15,7 +15,7 @@ pub(crate) struct Limiters {
     pub(crate) model: Limiter,
     pub(crate) users: KeyedLimiter<u64>,
     pub(crate) payments: SharedLimiter,
-    /// Where `payments` is kept.
+    /// The store of `payments`.
     store: AnyStore,
 }
 
@@ -67,7 +67,7 @@ impl Limiters {
     }
 }
 
-/// Each fiftieth search takes longer than its permit lives.
+/// Every fiftieth search takes longer than the TTL of its permit.
 async fn search(limiter: Limiter, nth: u64) {
     for round in nth.. {
         if let Ok(permit) = limiter
@@ -104,7 +104,7 @@ async fn model(limiter: Limiter, nth: u64) {
     }
 }
 
-/// Some users call much more often than others, and there are more than the limiter may know.
+/// Some users call much more often than others. There are more users than `max_keys`.
 async fn users(limiter: KeyedLimiter<u64>) {
     let mut every = interval(Duration::from_millis(2));
     for call in 0_u64.. {

@@ -1,4 +1,4 @@
-//! Whether all processes together kept to each limit, and when the places of a killed one were in use again.
+//! Checks that all processes together kept to each limit, and finds when the places of a killed process were in use again.
 
 use std::fmt;
 use std::time::Duration;
@@ -139,7 +139,7 @@ pub(crate) fn check(policy: &Policy, run: &Run) -> Vec<Finding> {
     policy.limits().iter().map(finding).collect()
 }
 
-/// How many places there are, if a limit says so.
+/// The number of places, if a limit sets it.
 pub(crate) fn places(policy: &Policy) -> Option<u64> {
     let limits = policy.limits().iter().filter_map(Bound::of);
     limits
@@ -153,7 +153,7 @@ pub(crate) fn places(policy: &Policy) -> Option<u64> {
         .min()
 }
 
-/// The most grants that the rates and windows admit within a time; infinite without any.
+/// The most grants that the rates and windows admit within a time. Infinite if there are none.
 pub(crate) fn admitted_within(policy: &Policy, span: f64) -> f64 {
     let limits = policy.limits().iter().filter_map(Bound::of);
     limits.fold(f64::INFINITY, |least, bound| {
@@ -200,7 +200,7 @@ fn per_second(rate: Rate) -> f64 {
 /// When the places of the killed process were in use again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Returned {
-    /// How many it held.
+    /// The number of places that it held.
     pub(crate) held: i64,
     /// How long after its end others had one of the places, and all of them. `None`: never, for example because no caller asked for
     /// them.

@@ -6,7 +6,7 @@
 //! cargo run --example shared_replicas --features sqlite -- --kill   # one of them is killed while it holds places
 //! cargo run --example shared_replicas --features sqlite -- --policy "3 concurrent and sliding log 20/s"
 //! cargo run --example shared_replicas --features sqlite,redis -- --store redis://127.0.0.1/
-//! cargo run --example shared_replicas --features sqlite -- --store memory   # each has limits of its own: that is over
+//! cargo run --example shared_replicas --features sqlite -- --store memory   # each has limits of its own, so together they exceed them
 //! ```
 //!
 //! `--store` also takes the path of an SQLite file and, with the features `postgres` and `mysql`, `postgres://…` and `mysql://…`.

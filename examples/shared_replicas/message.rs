@@ -6,20 +6,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Instants are by the clock of the machine, since 1970. They and durations are whole microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// It has reached the store.
+    /// The process has reached the store.
     Ready,
-    /// It has got a permit, which it has waited for.
+    /// The process got a permit, possibly after a wait.
     Granted {
         fence: u64,
         at: Duration,
         waited: Duration,
     },
-    /// It is about to release it.
+    /// The process is about to release a permit.
     Released {
         fence: u64,
         at: Duration,
     },
-    /// It learned that its lease was reclaimed.
+    /// The process was notified that a lease was reclaimed.
     Lost {
         fence: u64,
     },

@@ -66,7 +66,7 @@ impl Processes {
         Ok(())
     }
 
-    /// By SIGKILL, so that the process has no time to give anything back.
+    /// Kills a process by SIGKILL, so that it cannot give anything back.
     pub(crate) fn kill(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
         Ok(self.children[index].kill()?)
     }

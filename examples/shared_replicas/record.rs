@@ -8,13 +8,13 @@ use crate::message::Message;
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) fence: u64,
-    /// When its holder had the permit, which is later than the store granted it.
+    /// When the holder got the permit, which is after the store granted it.
     pub(crate) at: Duration,
     pub(crate) waited: Duration,
     /// When its holder was about to release it, which is before the store has it back. `None`: the process still holds it, or held
     /// it when it was killed.
     pub(crate) ended: Option<Duration>,
-    /// Its lease was reclaimed, at an unknown instant.
+    /// Whether its lease was reclaimed, at an unknown instant.
     pub(crate) lost: bool,
 }
 
@@ -34,7 +34,7 @@ impl Process {
 #[derive(Debug)]
 pub(crate) struct Killed {
     pub(crate) process: usize,
-    /// Just before it was killed.
+    /// An instant just before the kill.
     pub(crate) at: Duration,
 }
 
@@ -93,7 +93,7 @@ impl Run {
             .fold(length, Duration::max);
     }
 
-    /// Whether a process may have ended: it was killed, or holds nothing more.
+    /// Whether a process may end: it was killed, or holds no permit.
     pub(crate) fn may_end(&self, index: usize) -> bool {
         self.processes[index].held() == 0
             || self
@@ -116,7 +116,7 @@ impl Run {
             .flat_map(|(index, process)| process.grants.iter().map(move |grant| (index, grant)))
     }
 
-    /// Until when the holder of a permit surely had it: never, if its lease was lost.
+    /// The end of the time in which the holder surely had the permit. If its lease was lost, that time is empty.
     pub(crate) fn held_until(&self, process: usize, grant: &Grant) -> Duration {
         if grant.lost {
             return grant.at;
@@ -141,7 +141,7 @@ impl Run {
                 changes.extend([(grant.at, process, 1), (end, process, -1)]);
             }
         }
-        changes.sort_unstable_by_key(|&(at, _, change)| (at, change)); // what ends before what begins
+        changes.sort_unstable_by_key(|&(at, _, change)| (at, change)); // ends before beginnings
         changes
     }
 }

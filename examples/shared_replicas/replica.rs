@@ -34,7 +34,7 @@ async fn work(options: &Options) -> Result<(), Box<dyn Error>> {
     let limiter = SharedLimiter::builder(AnyStore::open(store)?, name, options.policy.as_str())
         .poll_every(POLL_EVERY)
         .build()?;
-    limiter.limits().await?; // so that the connection is made
+    limiter.limits().await?; // connects to the store
     say!("{}", Message::Ready);
     let mut line = String::new();
     if io::stdin().read_line(&mut line)? == 0 {

@@ -68,7 +68,7 @@ fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
 }
 
 fn draw_calls(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
-    let calls = || rows.iter().map(|row| power(row.calls_a_grant));
+    let calls = || rows.iter().map(|row| power(row.calls_per_grant));
     let (lowest, highest) = (
         calls().fold(-1.0, f64::min).floor(),
         calls().fold(1.0, f64::max).ceil(),
@@ -81,7 +81,7 @@ fn draw_calls(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
         lowest..highest + 0.5,
     )?;
     axes(&mut chart, 6, &|power| label(*power, highest))?;
-    both(&mut chart, rows, |row| power(row.calls_a_grant), true)?;
+    both(&mut chart, rows, |row| power(row.calls_per_grant), true)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
@@ -111,11 +111,11 @@ fn both<'a, 'b: 'a>(
     value: impl Fn(&Row) -> f64,
     labelled: bool,
 ) -> plot::Outcome {
-    for (ahead, name, color, dashed) in [
+    for (prefetched, name, color, dashed) in [
         (false, "strict", STRICT, false),
         (true, "prefetched units", GREEN, true),
     ] {
-        let rows = rows.iter().filter(|row| row.ahead == ahead);
+        let rows = rows.iter().filter(|row| row.prefetched == prefetched);
         let points: Vec<_> = rows
             .map(|row| (f64::from(row.processes).log10(), value(row)))
             .collect();

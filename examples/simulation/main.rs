@@ -73,11 +73,11 @@ impl Options {
         sizes.chain([most]).collect()
     }
 
-    fn setting(&self, processes: u32, ahead: bool) -> Setting {
+    fn setting(&self, processes: u32, prefetched: bool) -> Setting {
         Setting {
             policy: self.bucket().into(),
             processes: processes as usize,
-            prefetch: ahead.then_some((self.prefetch, self.kept)),
+            prefetch: prefetched.then_some((self.prefetch, self.kept)),
             faults: self.faults,
             length: self.run,
             seed: self.seed,
@@ -88,12 +88,12 @@ impl Options {
 /// The result of one run.
 struct Row {
     processes: u32,
-    ahead: bool,
+    prefetched: bool,
     /// The share used of what the limit admits, from 0 to 1.
     used: f64,
     /// Units above the limit, in any span.
     over: u64,
-    calls_a_grant: f64,
+    calls_per_grant: f64,
     /// The grants of a process, as multiples of an equal share.
     fewest: f64,
     most: f64,
@@ -112,10 +112,10 @@ impl Row {
         let share = granted / setting.processes as f64;
         Self {
             processes: setting.processes as u32,
-            ahead: setting.prefetch.is_some(),
+            prefetched: setting.prefetch.is_some(),
             used: granted / admitted,
             over: over(&outcome.grants, options),
-            calls_a_grant: outcome.calls as f64 / granted,
+            calls_per_grant: outcome.calls as f64 / granted,
             fewest: each.0 as f64 / share,
             most: each.1 as f64 / share,
             each,
@@ -123,7 +123,8 @@ impl Row {
     }
 }
 
-/// How many units too many there were in any span: by a bucket that leaks at the rate, in exact integers. A unit is 10^9 parts.
+/// The number of units above the limit in the worst span. A bucket that leaks at the rate counts them in exact integers. A unit is 10^9
+/// parts.
 fn over(grants: &[Duration], options: &Options) -> u64 {
     const UNIT: u128 = 1_000_000_000;
     let (mut level, mut most) = (0_u128, 0_u128);
@@ -144,9 +145,9 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let settings = options
         .sizes()
         .into_iter()
-        .flat_map(|size| [false, true].map(|ahead| options.setting(size, ahead)));
+        .flat_map(|size| [false, true].map(|prefetched| options.setting(size, prefetched)));
     let settings: Vec<_> = settings.collect();
-    // A run takes time by its processes, and a little anyway.
+    // The time of a run is proportional to its processes, plus a constant.
     let length = |setting: &Setting| setting.processes as u64 + 50;
     let progress = ProgressBar::new(settings.iter().map(length).sum());
     progress.set_style(ProgressStyle::with_template(
@@ -192,22 +193,22 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 /// Prints the rows as a table in Markdown.
 fn print(rows: &[Row], options: &Options) {
     say!(
-        "| processes | prefetched | used of the limit | over it | calls a grant | grants of a process |"
+        "| processes | prefetched | used of the limit | over it | calls per grant | grants of each process |"
     );
     say!("|---|---|---|---|---|---|");
     for row in rows {
         let (processes, used, (fewest, most)) =
             (HumanCount(row.processes.into()), row.used * 100.0, row.each);
-        let ahead = if row.ahead {
+        let prefetched = if row.prefetched {
             format!("{} units", options.prefetch)
         } else {
             "no".to_owned()
         };
         let (fewest, most) = (HumanCount(fewest), HumanCount(most));
         say!(
-            "| {processes} | {ahead} | {used:.1} % | {} | {:.2} | {fewest} to {most} |",
+            "| {processes} | {prefetched} | {used:.1} % | {} | {:.2} | {fewest} to {most} |",
             row.over,
-            row.calls_a_grant
+            row.calls_per_grant
         );
     }
 }

@@ -18,9 +18,9 @@ use tollgate::{
     SlidingWindow, StreamLimitExt as _, TryAcquireError,
 };
 
-/// Calls that the server works on at once: the knee.
+/// The number of calls that the server works on at once: the knee.
 const KNEE: usize = 10;
-/// How long it works on each. A call takes longer when it has to wait for its turn.
+/// How long the server works on a call. A call takes longer if it waits for its turn.
 const WORK: Duration = ms(20);
 /// The server refuses a call when it holds this many.
 const FULL: usize = 3 * KNEE;
@@ -74,7 +74,7 @@ where
     }
 }
 
-/// The limits seen while the work goes on, after the first four seconds.
+/// The limits during the work, after the first four seconds.
 async fn watch(end: Instant, limit: impl Fn() -> u64) -> Vec<u64> {
     sleep(Duration::from_secs(4)).await;
     let mut seen = Vec::new();
@@ -158,7 +158,7 @@ async fn the_limit_of_a_limiter_settles_at_the_knee_of_its_server() {
     }
 }
 
-/// Without a queue: every permit is granted in place.
+/// No request is queued: every permit is granted in its own call.
 #[tokio::test(start_paused = true)]
 async fn the_limit_settles_for_callers_that_do_not_wait() {
     for case in Case::all() {
@@ -224,7 +224,7 @@ async fn the_limit_of_a_stream_settles_at_the_knee_of_its_server() {
     }
 }
 
-/// A rate beside it reads the clock too, and a TTL keeps the time of the grant.
+/// A rate in the same policy reads the clock too, and a TTL records the time of the grant.
 #[tokio::test(start_paused = true)]
 async fn the_limit_settles_equally_beside_a_rate_a_concurrency_or_a_ttl() {
     for case in Case::all() {
@@ -365,7 +365,7 @@ async fn every_way_to_a_permit_measures_the_time_since_the_grant() {
     }
 }
 
-/// None of these reports an outcome.
+/// `run`, streams and a dropped permit report no outcome.
 #[tokio::test(start_paused = true)]
 async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
     let limiter = Limiter::new(late_after_100_ms()).unwrap();
@@ -379,7 +379,7 @@ async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
     assert_eq!(limiter.check(1).limit(), 10);
 }
 
-/// Where two clocks differ, a round trip is never the distance between them. An overload counts all the same.
+/// If two clocks differ, their difference is never taken for a round trip. An overload still counts.
 #[test]
 fn the_difference_of_two_clocks_is_not_a_round_trip() {
     let runtime = |paused| {
@@ -652,7 +652,7 @@ async fn go(concurrency: MaxConcurrency, steps: Vec<Step>) -> Result<(), TestCas
                 take(&mut held, nth).map(|permit| permit.report(outcome));
             }
             Step::ReportElsewhere(nth, outcome) => {
-                // Outside of the runtime the clock is another one.
+                // Outside of the runtime, the clock is the real one.
                 take(&mut held, nth).map(|permit| {
                     std::thread::spawn(move || permit.report(outcome))
                         .join()
@@ -671,7 +671,7 @@ async fn go(concurrency: MaxConcurrency, steps: Vec<Step>) -> Result<(), TestCas
             Step::Pass(span) => tokio::time::advance(span).await,
             Step::SetPolicy(concurrency) => limiter.set_policy(concurrency).unwrap(),
         }
-        let _ = limiter.snapshot(); // does what is due
+        let _ = limiter.snapshot(); // does the work that is due
         let mut others = Vec::new();
         for (cost, mut request) in waiting {
             match request.poll() {

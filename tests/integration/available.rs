@@ -1,10 +1,10 @@
-//! What a limiter reports about itself: its present policy, and the units that are available now.
+//! A limiter reports its current policy, and the units that are available now.
 
 use crate::common::{Random, limiter, ms, queued};
 use tokio::time::advance;
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency, Policy, Throttle, UpstreamSignal};
 
-/// The largest cost that is granted, by trial.
+/// The largest cost that `try_acquire_many` grants.
 fn by_trial(limiter: &Limiter) -> u64 {
     (1..=40)
         .rev()

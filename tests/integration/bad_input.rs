@@ -158,7 +158,7 @@ fn invalid_numbers_of_newer_limits_are_refused_with_the_limit_in_the_error() {
     );
 }
 
-/// So a reload of several limiters can check all policies before it sets one.
+/// A reload of several limiters can check all policies before it sets one.
 #[test]
 fn validate_refuses_exactly_the_policies_that_a_limiter_refuses() {
     let durations = [
@@ -254,7 +254,7 @@ fn a_zero_limit_burst_or_window_is_refused_with_the_limit_in_the_error() {
     }
 }
 
-/// Limits of this time, each with its name.
+/// Limits with this duration, each with the name of the number.
 fn of_length(time: Duration) -> [(&'static str, Limit); 3] {
     [
         ("TTL", MaxConcurrency::new(1).ttl(time).into()),

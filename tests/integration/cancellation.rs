@@ -14,7 +14,7 @@ enum DroppedWhen {
     AtTheFront,
     Behind,
     PolledAgain,
-    /// Its grant lies in its slot.
+    /// It is granted, and has not taken its permit.
     Granted,
     /// It was granted, the task was woken, and another was granted since.
     GrantedLongAgo,
@@ -104,7 +104,7 @@ async fn a_dropped_acquire_delays_no_other_request_in_any_state_under_any_strate
                 DroppedWhen::Granted,
             ] {
                 let (served, limiter, held) = witness_served_at(&policy, cost, dropped).await;
-                // The large request was granted before the witness, which waited for it.
+                // The large request was granted before the witness, so the witness waited for it.
                 let waited_for = cost > 1 && dropped == DroppedWhen::Granted;
                 assert!(
                     served == reference || waited_for && served > reference,
@@ -167,7 +167,7 @@ async fn dropping_a_large_request_at_the_front_serves_the_small_ones_behind_it_a
     assert!(small.is_woken());
 }
 
-/// Many grants of one instant, given up in every order: a burst is refunded whole.
+/// Many grants of one instant are dropped in every order: the whole burst is refunded.
 #[tokio::test(start_paused = true)]
 async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
@@ -193,7 +193,7 @@ async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
     }
 }
 
-/// Futures whose answer is a refusal are dropped, too: a timeout, a victim of overflow, a closed limiter.
+/// Futures are dropped whose answer is a refusal: a timeout, a request shed by a full queue, a closed limiter.
 #[tokio::test(start_paused = true)]
 async fn refusals_that_are_never_polled_leave_nothing_behind() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();

@@ -1,4 +1,4 @@
-//! Every future that acquires, given up at each of its await points, in every way: then all units are back, and the requests
+//! Every future that acquires is given up at each of its await points, in every way: then all units are back, and the requests
 //! behind it are served.
 
 use std::future::Future;
@@ -20,22 +20,22 @@ use tollgate::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Dropped,
-    /// It is no longer polled, and its task is aborted at the end.
+    /// The future is no longer polled, and its task is aborted at the end.
     Aborted,
-    /// Its task panics.
+    /// The task of the future panics.
     Unwound,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct GivenUp {
     way: Way,
-    /// After so many polls.
+    /// The future is given up after this many polls.
     polls: usize,
-    /// When the next poll is due: its grant lies in its slot. Otherwise while it waits.
+    /// Whether the future is given up when it has been woken, with an untaken grant. Otherwise it is given up while it waits.
     when_woken: bool,
 }
 
-/// A future that gives another one up.
+/// A future that polls another one and gives it up.
 struct Cut {
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     given_up: GivenUp,
@@ -74,7 +74,7 @@ impl Future for Cut {
 
 const UNITS: u64 = 8;
 
-/// Rates of an hour, so that no time gives a unit back in a test.
+/// Rates of an hour, so that no unit comes back by time during a test.
 fn policies() -> [Policy; 2] {
     let hour = FixedWindow::new(UNITS, Duration::from_secs(3_600));
     [

@@ -79,7 +79,7 @@ async fn a_limiter_whose_policy_changes_often_still_grants() {
             let least = match kind(secs(60)) {
                 // Windows on a grid miss some boundaries: those of the grid that is not in force at that time.
                 limit if limit == FixedWindow::new(1, secs(60)).into() => 80,
-                // The only unit of a counter weighs until two windows have passed.
+                // A unit of a counter counts until two windows have passed.
                 limit if limit == SlidingWindow::counter(1, secs(60)).into() => 80,
                 _ => 140,
             };
@@ -92,7 +92,7 @@ async fn a_limiter_whose_policy_changes_often_still_grants() {
     }
 }
 
-/// A sliding counter of the same period keeps its two counters.
+/// A sliding counter with the same period keeps its two counters.
 #[tokio::test(start_paused = true)]
 async fn a_sliding_counter_whose_limit_changes_often_still_grants() {
     let limiter = limiter(SlidingWindow::counter(2, secs(60)));

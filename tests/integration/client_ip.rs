@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
 use tollgate::http::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 
-/// The expected result of a case. The numbers are as in [`NoClientIp`].
+/// The expected result of a case, with the numbers of [`NoClientIp`].
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Key(&'static str),
@@ -19,7 +19,7 @@ enum Expected {
 }
 use Expected::{Hidden, Key, Malformed, NoHeader, NoPeer, TooFew};
 
-/// A name, the lines of the header, and what follows.
+/// A case: its name, the lines of the header, and the expected result.
 type Case = (&'static str, &'static [&'static [u8]], Expected);
 
 const HEADERS: [ForwardedHeader; 2] = [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded];
@@ -749,7 +749,7 @@ fn a_quote_sent_by_the_client_does_not_change_the_elements_on_its_right() {
     ]);
 }
 
-/// Such a proxy copies a header of the client, `Host`, into quotes without escaping those in it.
+/// A proxy copies the client's header `Host` into quotes, and does not escape the quotes in it.
 #[test]
 fn quotes_that_a_proxy_did_not_escape_stop_the_search() {
     check_forwarded(&[
@@ -1211,7 +1211,7 @@ fn networks_that_contain_every_address_are_refused() {
         );
     }
     assert!(ClientIp::behind_networks(["2000::/4", "3000::/5"]).is_ok());
-    // Without 127.255.255.255 alone.
+    // All IPv4 addresses except 127.255.255.255.
     let (mut networks, mut first) = (vec!["128.0.0.0/1".to_owned()], 0_u32);
     for prefix in 2..=32 {
         networks.push(format!("{}/{prefix}", Ipv4Addr::from(first)));
@@ -1235,7 +1235,7 @@ fn networks_may_be_addresses_and_print_as_given() {
     );
 }
 
-/// Any bytes that a header may have, most of them with a meaning.
+/// Bytes of a header, most of which have a meaning in the grammar.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
             8 => prop::sample::select(&b"\"\",,;;==\\\\ \tfor109.:[]_%"[..]),
@@ -1290,7 +1290,7 @@ fn node(address: IpAddr, form: u8) -> String {
     }
 }
 
-/// What a proxy appends: the address, the form, and the bytes of a quoted parameter.
+/// An element that a proxy appends: the address, its form, and the bytes of a quoted parameter.
 fn appended() -> impl Strategy<Value = (IpAddr, u8, Vec<u8>)> {
     (any_ip(), any::<u8>(), bytes())
 }
@@ -1332,7 +1332,7 @@ proptest! {
         }
     }
 
-    /// Only what the proxies append decides, whether they append it to the last line or add a line.
+    /// Only the elements that proxies append decide, whether a proxy extends the last line or adds a line.
     #[test]
     fn nothing_that_the_client_sends_changes_the_answer(
         forged in prop::collection::vec(bytes(), 1..4), client in appended(),

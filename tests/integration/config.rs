@@ -1,4 +1,4 @@
-//! Policies in configuration files, and what a limiter says of itself in logs.
+//! Policies in configuration files, and snapshots and decisions in logs.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ fn model() -> Limiter {
     Limiter::new(MODEL).unwrap()
 }
 
-/// A request of so many tokens.
+/// A request for this many tokens.
 fn tokens(limiter: &Limiter, tokens: u64) -> PermitRequest<&Limiter> {
     limiter.request().cost_of("tokens", tokens)
 }
@@ -481,7 +481,7 @@ async fn a_new_policy_keeps_units_in_flight_under_the_unit_in_which_they_were_ta
         limiter.try_acquire_many(2).unwrap(),
     );
     limiter.set_policy("8 concurrent per request").unwrap();
-    assert_eq!(limiter.snapshot().in_flight, 7); // how many requests that were is not known
+    assert_eq!(limiter.snapshot().in_flight, 7); // the number of requests is unknown
     let one = limiter.try_acquire_many(8).unwrap();
     assert!(limiter.try_acquire().is_err());
     drop(five);

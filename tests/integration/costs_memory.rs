@@ -1,11 +1,11 @@
-//! What requests and permits that name units leave in memory, by an allocator that counts for each thread.
+//! The memory that requests and permits with named units leave, by an allocator that counts for each thread.
 
 use crate::common::counting::LIVE;
 use crate::common::{ms, queued};
 use tokio::time::advance;
 use tollgate::Limiter;
 
-/// Bytes that many rounds add to those that some rounds have left.
+/// The bytes that many rounds add to the bytes that a few rounds have left.
 async fn growth(mut round: impl AsyncFnMut()) -> usize {
     for _ in 0..300 {
         round().await;

@@ -1,4 +1,4 @@
-//! Errors: each has its cause once, as its source, and its message says what is wrong and what to do.
+//! An error has its cause once, as its source. Its message says what is wrong and what to do.
 
 use std::error::Error;
 use std::iter::successors;
@@ -234,7 +234,7 @@ async fn no_error_message_repeats_its_source() {
     }
 }
 
-/// Behind `?`, in a function that returns the error of one limiter.
+/// The `?` operator converts it, in a function that returns the error of one limiter.
 #[tokio::test(start_paused = true)]
 async fn an_error_of_a_group_converts_into_that_of_the_member() {
     let limiter = Limiter::builder(MaxConcurrency::new(1))

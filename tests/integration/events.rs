@@ -15,10 +15,10 @@ use tollgate::{
     Priority, Rate, SlidingWindow, Throttle, TryAcquireError, UpstreamSignal,
 };
 
-/// The limiter, and what has happened.
+/// The name of the limiter, and the event.
 type Seen = (Option<Arc<str>>, EventKind);
 
-/// The events since the last look.
+/// Collects events until they are taken.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<Seen>>>);
 
@@ -89,7 +89,7 @@ fn here(line: u32, place: &Location<'_>) {
     assert_eq!((place.file(), place.line()), (file!(), line));
 }
 
-/// Time matters to the throttle only, and to the observer of both.
+/// Only the throttle needs a clock. The observers of both get the exact wait.
 #[tokio::test(start_paused = true)]
 async fn a_grant_after_a_wait_names_the_request_and_how_long_it_waited() {
     for (policy, waits) in [
@@ -148,7 +148,7 @@ async fn a_grant_after_a_wait_names_the_request_and_how_long_it_waited() {
     }
 }
 
-/// A request that passes a larger one is decided in its own call.
+/// A more urgent request that passes a larger one is decided in its own call.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_granted_in_its_own_call_has_not_waited() {
     let (limiter, events) = Events::of_policy(MaxConcurrency::new(3));
@@ -242,7 +242,7 @@ async fn a_timeout_says_how_long_the_request_waited_and_when_to_retry() {
     assert_eq!((waited, retry_after), (Duration::ZERO, Some(ms(100))));
 }
 
-/// Where the word is open, behind it, under the lock, in a group, and held back by a pause.
+/// The denial comes from the open word, from the lock, from a group, and from a pause.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_reported_with_the_decision_of_its_caller() {
     let policies = [
@@ -443,7 +443,7 @@ async fn a_pause_is_reported_when_it_begins_when_its_end_moves_and_when_it_ends(
     };
     assert_eq!(waited, ms(30));
 
-    // Without one, the next call that finds it out, whatever else is held back.
+    // Without a timer, the next call of any kind notices the end of the pause and reports it.
     type Call = fn(&Limiter);
     let calls: [Call; 5] = [
         |limiter| drop(limiter.try_acquire()),
@@ -708,7 +708,7 @@ async fn the_snapshot_counts_as_many_events_as_were_reported() {
     }
 }
 
-/// It overflowed the stack.
+/// A fixed bug: it overflowed the stack.
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_causes_its_own_event_does_not_recurse_without_end() {
     static LIMITER: OnceLock<Limiter> = OnceLock::new();

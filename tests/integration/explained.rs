@@ -1,4 +1,4 @@
-//! Permits that come with what each limit said at their grant.
+//! Permits that are returned with the status of each limit at their grant.
 
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ fn timed_out(answer: Result<Permit, AcquireError>) -> (Option<Duration>, Decisio
     }
 }
 
-/// Each reason for which a request can wait too long, with those before it in the queue or without.
+/// A request can time out for several reasons, with requests before it in the queue and without.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_names_the_limit_that_the_request_waited_for() {
     let decided = |limiter: &Limiter, cost: u64| {

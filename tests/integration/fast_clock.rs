@@ -13,20 +13,20 @@ use tollgate::{
     SlidingWindow, Throttle, TokenBucket, TryAcquireError,
 };
 
-/// By how much a span on the fast clock may exceed the same span on the system's.
+/// By how much a span on the fast clock may exceed the same span on the system's clock.
 const CLOCKS_PART: Duration = ms(1);
 
 fn fast(policy: impl Into<Policy>) -> Limiter {
     Limiter::builder(policy).fast_clock().build().unwrap()
 }
 
-/// One a millisecond, in bursts of 10, and with as many limits as are given.
+/// A policy of one unit a millisecond with a burst of 10, with this number of limits.
 fn thousand_a_second(limits: usize) -> Policy {
     let limit = Throttle::every(ms(1)).burst(10);
     (1..limits).fold(limit.into(), |policy: Policy, _| policy.and(limit))
 }
 
-/// Takes what it gets for 60 ms. Returns how many, and how many the limit allowed.
+/// Acquires for 60 ms. Returns the number of grants, and the number that the limit allows.
 fn taken_and_allowed(try_acquire: impl Fn() -> bool + Sync) -> (u128, u128) {
     let start = Instant::now();
     let taker = || {
@@ -149,7 +149,7 @@ fn a_retry_at_its_time_is_granted() {
     assert!(limiter.try_acquire().is_ok());
 }
 
-/// As `LimiterBuilder::fast_clock` says.
+/// The documentation of `LimiterBuilder::fast_clock` describes this.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_of_tokio_neither_refills_nor_hangs() {
     let limiter = fast(Throttle::every(ms(20)));
@@ -168,7 +168,7 @@ async fn a_paused_clock_of_tokio_neither_refills_nor_hangs() {
     );
 }
 
-/// Two runtimes with two clocks: the limiter follows neither.
+/// Two runtimes have two clocks. The limiter follows neither.
 #[test]
 fn runtimes_with_different_clocks_wait_for_one_limiter() {
     let limiter = fast(Throttle::every(ms(5)));

@@ -1,6 +1,6 @@
 //! Faults between processes and a store on a real server. No limit is exceeded, no request hangs, and lost places come back.
 //!
-//! Each fault is brought about in each store. `docs/faults.md` says what callers see.
+//! Each fault is caused in each store. `docs/faults.md` says what callers see.
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -24,14 +24,14 @@ use tollgate::{AcquireError, Policy, SharedLimiter, TryAcquireError};
 struct Kind {
     /// The name of the server in `scripts/servers`, and of the module of its tests.
     name: &'static str,
-    /// Where the URL of a server is that tests share.
+    /// The environment variable with the URL of a server that tests share.
     variable: &'static str,
     open: fn(&str) -> Arc<dyn Store>,
 }
 
 const PLACES: u64 = 3;
 const DEADLINE: Duration = ms(500);
-/// How long anything may take on a machine that is busy with other things.
+/// A time that is enough for anything on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -68,7 +68,7 @@ impl Kind {
     async fn behind_proxy(&self) -> (Proxy, String, String) {
         let direct = self.url();
         let (proxy, url) = Proxy::before(&direct).await;
-        // The client would go to the socket of a server on this host.
+        // Otherwise the client would use the socket of a server on this host.
         let url = if self.name == "mariadb" {
             url + "?prefer_socket=false"
         } else {
@@ -77,7 +77,7 @@ impl Kind {
         (proxy, direct, url)
     }
 
-    /// A limiter with a store of its own, as a process has it, whose clock differs from the server's by so much.
+    /// A limiter of one process, with a store of its own. The clock of the process differs from the server's as `clock` says.
     fn process(&self, url: &str, clock: Clock, name: &str, policy: &str) -> SharedLimiter {
         let store = WithClock {
             store: (self.open)(url),
@@ -185,7 +185,7 @@ struct Counts {
     held: AtomicU64,
 }
 
-/// Callers of three processes who take all units that there are, and never more places than there are.
+/// Callers of three processes that together take all units, and never hold more places than there are.
 struct Load {
     control: SharedLimiter,
     processes: Vec<SharedLimiter>,
@@ -195,7 +195,7 @@ struct Load {
 }
 
 impl Load {
-    /// `url` is what the processes use, `direct` is where no fault is.
+    /// The processes use `url`, on which faults happen. Checks use `direct`, on which none happens.
     fn begin(kind: Kind, url: &str, direct: &str, units: u64) -> Self {
         Self::with_clocks(kind, url, direct, units, [Clock::Right; 3])
     }
@@ -233,7 +233,8 @@ impl Load {
         soon("the load", granted).await;
     }
 
-    /// All callers were served or got an error. No unit is over, only units of failed requests are lost, and all places come back.
+    /// Waits until every caller was served or got an error. Checks that no limit was exceeded, that only units of failed requests are lost,
+    /// and that all places come back.
     async fn end(mut self) {
         let callers = async {
             while let Some(caller) = self.callers.join_next().await {
@@ -301,7 +302,7 @@ async fn call_until_used_up(limiter: SharedLimiter, counts: Arc<Counts>) {
     }
 }
 
-/// Requests end at the deadline, or soon after.
+/// A request ends at the deadline of its call, or soon after.
 async fn ends_by_the_deadline(limiter: &SharedLimiter) {
     let start = Instant::now();
     let failed = limiter.try_acquire().await;
@@ -326,7 +327,7 @@ async fn is_served_again(limiter: &SharedLimiter) {
     soon("the store is back", served).await;
 }
 
-/// Whether a request is, or else the process has decided alone.
+/// Whether the store grants a request; otherwise the local fallback does.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 async fn is_granted_by_store(limiter: &SharedLimiter) -> bool {
     let permit = limiter.try_acquire().await.unwrap();
@@ -369,7 +370,7 @@ async fn nothing_arrives_for_longer_than_the_deadline(kind: Kind) {
     load.end().await;
 }
 
-/// The connections are dead, as behind a router that has dropped their state.
+/// The connections die as behind a router that has lost their state.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 async fn connections_die_without_notice(kind: Kind) {
     let (proxy, direct, url) = kind.behind_proxy().await;
@@ -419,7 +420,7 @@ async fn the_clock_of_a_process_is_an_hour_off(kind: Kind) {
     )
     .end()
     .await;
-    // All instants that a process sends: refunds, leases.
+    // Processes also send instants in refunds and leases.
     let name = unique("clocks");
     let process = |clock| {
         kind.process(
@@ -453,7 +454,7 @@ async fn the_clock_of_a_process_is_an_hour_off(kind: Kind) {
 const HOLDER: &str = "TOLLGATE_TEST_HOLDER";
 const LEASES: &str = "2 concurrent ttl 3s";
 
-/// The test starts itself.
+/// The test program runs itself as the process that is killed.
 async fn a_killed_process_gives_its_places_back_within_a_ttl(kind: Kind, url: &str) {
     if let Ok(name) = std::env::var(HOLDER) {
         let (name, url) = name.split_once(' ').unwrap();
@@ -529,7 +530,7 @@ async fn a_server_is_killed_stands_still_or_only_reads(kind: Kind, read_only: fn
         store: (kind.open)(&url),
         clock: Clock::Right,
     };
-    let alone = SharedLimiter::builder(store, "alone", "100000/s")
+    let local = SharedLimiter::builder(store, "local", "100000/s")
         .on_store_down(own_policy)
         .build()
         .unwrap();
@@ -538,12 +539,12 @@ async fn a_server_is_killed_stands_still_or_only_reads(kind: Kind, read_only: fn
     ends_by_the_deadline(&other).await;
     let killed = Instant::now();
     while killed.elapsed() < ms(8_000) {
-        assert!(!is_granted_by_store(&alone).await);
+        assert!(!is_granted_by_store(&local).await);
         sleep(ms(10)).await;
     }
     server.restart();
     let restarted = Instant::now();
-    while !is_granted_by_store(&alone).await {
+    while !is_granted_by_store(&local).await {
         assert!(
             restarted.elapsed() < ms(1_000 + 5_000),
             "it probes each second, and the machine may be busy"

@@ -14,7 +14,7 @@ use tollgate::{
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// From tokio's semaphore.
+/// The calls of a user who comes from tokio's semaphore.
 #[tokio::test(start_paused = true)]
 async fn a_semaphore_is_replaced_call_by_call() -> Outcome {
     let limiter = Limiter::new(MaxConcurrency::new(8))?;
@@ -34,7 +34,7 @@ async fn a_semaphore_is_replaced_call_by_call() -> Outcome {
     Ok(())
 }
 
-/// From governor.
+/// The calls of a user who comes from governor.
 #[tokio::test(start_paused = true)]
 async fn a_governor_is_replaced_call_by_call() -> Outcome {
     let limiter = Limiter::new(TokenBucket::new(Rate::per_second(50), 50))?;
@@ -49,7 +49,7 @@ async fn a_governor_is_replaced_call_by_call() -> Outcome {
     Ok(())
 }
 
-/// From leaky-bucket, tower and bottleneck.
+/// The calls of users who come from leaky-bucket, tower and bottleneck.
 #[tokio::test(start_paused = true)]
 async fn the_others_are_replaced_call_by_call() -> Outcome {
     let d = ms(100);
@@ -159,13 +159,13 @@ async fn requests_that_the_first_users_missed_compile() -> Outcome {
 #[tokio::test(start_paused = true)]
 async fn silent_mistakes_are_now_reported() -> Outcome {
     let places = Limiter::new(MaxConcurrency::new(1))?;
-    // A throttled stream under places only would limit nothing.
+    // A throttled stream under a policy of places would limit nothing.
     let mut throttled = stream::iter([1, 2]).try_throttled(&places);
     assert!(matches!(
         throttled.next().await,
         Some(Err(AcquireError::NoRate { .. }))
     ));
-    // A stream that a full queue ends says so.
+    // A stream that ends because of a full queue returns the error.
     let full = Limiter::builder(Throttle::every(ms(10)))
         .max_queue(0)
         .build()?;
@@ -191,7 +191,7 @@ async fn silent_mistakes_are_now_reported() -> Outcome {
     Ok(())
 }
 
-/// It would hang for ever.
+/// It would block its runtime for ever.
 #[tokio::test]
 #[should_panic(expected = "Cannot block the current thread from within a runtime")]
 async fn blocking_in_a_task_panics() {

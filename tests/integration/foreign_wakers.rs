@@ -52,7 +52,7 @@ async fn a_panic_in_the_waker_of_a_reclaimed_future_leaves_no_other_asleep() {
     assert_ready!(after.poll());
 }
 
-/// A fixed bug, as above; and the panic came out of the drop of the last permit.
+/// A fixed bug, as above. The panic also came out of the drop of the last permit.
 #[tokio::test]
 async fn a_panic_in_the_waker_of_a_drained_future_does_not_reach_the_last_drop() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
@@ -150,7 +150,7 @@ impl Wake for Counts {
     }
 }
 
-/// What a waker of [`waker`] does when it is cloned, the 0th time, the 1st time and so on.
+/// The code that a waker of [`waker`] runs when it is cloned. The argument counts the clones from 0.
 type OnClone = dyn Fn(usize) + Send + Sync;
 
 struct Custom {
@@ -159,7 +159,7 @@ struct Custom {
     woken: AtomicUsize,
 }
 
-/// A waker that runs code when it is cloned; std's safe ones cannot. It lives for ever.
+/// A waker that runs code when it is cloned, which std's safe wakers cannot do. It is never freed.
 fn waker(on_clone: impl Fn(usize) + Send + Sync + 'static) -> (Waker, &'static Custom) {
     static VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
@@ -190,7 +190,7 @@ fn waker(on_clone: impl Fn(usize) + Send + Sync + 'static) -> (Waker, &'static C
     )
 }
 
-/// Runs on a thread of its own, with a runtime; a deadlock fails the test.
+/// Runs `body` on a thread of its own, with a runtime. A deadlock fails the test.
 fn must_not_hang(body: impl AsyncFnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
@@ -250,7 +250,7 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
     }
 }
 
-/// The clone runs outside the lock, so the answer can come between the two looks at the slot.
+/// The waker is cloned outside the lock, so the answer can come between the two readings of the slot.
 #[test]
 fn a_waker_may_cause_the_answer_while_it_replaces_another() {
     for closes in [false, true] {

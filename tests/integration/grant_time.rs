@@ -26,7 +26,7 @@ async fn a_grant_for_which_no_clock_was_read_names_no_instant_after_a_change_of_
     );
 }
 
-/// As above, but only the new policy reads a clock.
+/// The same bug, if only the new policy reads a clock.
 #[tokio::test(start_paused = true)]
 async fn a_grant_from_before_the_clock_was_read_keeps_no_wrong_instant() {
     for granted_by_policy in [false, true] {

@@ -1,4 +1,4 @@
-//! Several limiters charged in one go.
+//! A request to a group charges several limiters at once.
 
 use std::future::Future as _;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn when_one_member_denies_no_other_is_charged_and_the_error_names_it() {
         let group = LimiterGroup::new(order.map(|index| members[index].clone()));
         let before = members.clone().map(|member| member.check(1).remaining());
         let denied = group.try_acquire_many(3).unwrap_err();
-        // Above what the first can ever admit; the window of the others is not touched.
+        // The cost is above the capacity of the first member. The windows of the others are not charged.
         assert_eq!(common::exceeded(&denied.error), Some((3, 2)));
         assert_eq!(
             (order[denied.member], denied.name.as_deref()),
@@ -161,7 +161,7 @@ async fn a_closed_member_is_named_by_the_error_of_the_group() {
     assert_eq!((error.member, error.error), (0, TryAcquireError::Closed));
 }
 
-/// Policies of one unit an hour, and of places; the first is used up.
+/// A limiter of one unit an hour, which is used up, and a limiter of places.
 fn used_up_per_host_and_global() -> [Limiter; 2] {
     let members = [
         limiter("1/h".parse::<Policy>().unwrap()),
@@ -238,7 +238,7 @@ async fn a_member_that_is_closed_to_new_requests_serves_the_groups_in_its_queue(
     drop(out);
     assert_eq!(assert_ready!(waiting.poll()).unwrap().permits().len(), 2);
 
-    // Where the other member denies then, the group would need another place in the queue that is closed.
+    // If the other member denies, the group would have to join the closed queue again.
     let members = [
         limiter(MaxConcurrency::new(1)),
         limiter(MaxConcurrency::new(1)),
@@ -303,7 +303,7 @@ async fn closing_a_member_whose_permit_a_group_keeps_ends_its_wait_and_closing_t
     }
 }
 
-/// Counts only by its references.
+/// A value whose references the test counts.
 struct Counted;
 
 impl Wake for Counted {
@@ -445,7 +445,7 @@ impl Wake for Panics {
     }
 }
 
-/// A call on a group may serve waiters of its members: no waker that panics keeps others asleep.
+/// A call to a group may serve waiters of its members. A waker that panics keeps no other waiter asleep.
 #[test]
 fn a_panicking_waker_of_one_member_keeps_no_waiter_of_another_asleep() {
     let members = [(); 2].map(|()| limiter(Throttle::every(ms(300)).burst(2)));
@@ -459,7 +459,7 @@ fn a_panicking_waker_of_one_member_keeps_no_waiter_of_another_asleep() {
         .enable_time()
         .build()
         .unwrap();
-    let entered = runtime.enter(); // and it does not run: only the group's call serves them
+    let entered = runtime.enter(); // the runtime is not polled, so only the call of the group serves them
     assert!(
         panicking
             .as_mut()
@@ -473,7 +473,7 @@ fn a_panicking_waker_of_one_member_keeps_no_waiter_of_another_asleep() {
     drop(entered);
 }
 
-/// Invariant 2: a group can be given up at any time, for any member that it waits for and any permits that it holds.
+/// Invariant 2: a request to a group can be dropped at any time, whichever member it waits for and whichever permits it holds.
 #[tokio::test(start_paused = true)]
 async fn requests_to_groups_that_are_dropped_at_any_time_lose_no_unit() {
     let members = [
@@ -629,7 +629,7 @@ async fn a_group_is_granted_although_others_always_wait_for_each_of_its_members(
     }
 }
 
-/// A fixed bug: of what was due in a member, a call to the group did one batch, and denied if that was not enough.
+/// A fixed bug: a call to a group did only one batch of the due work of a member, and denied if that was not enough.
 #[test]
 fn a_call_to_a_group_reclaims_all_expired_permits_itself() {
     let leaky = limiter(MaxConcurrency::new(200).ttl(ms(20)));

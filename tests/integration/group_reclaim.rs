@@ -1,4 +1,4 @@
-//! A delivered permit is live: a group delivers none that was reclaimed while the group waited for others.
+//! A permit that a group returns is live: a permit that is reclaimed during the wait for other members is acquired again.
 
 use crate::common::ms;
 use tokio::time::{Instant, sleep};
@@ -16,7 +16,7 @@ async fn a_group_delivers_no_permit_that_was_reclaimed_while_it_waited() {
         } else {
             [slow.clone(), places.clone()]
         });
-        // Others take each unit of the slow one, so that the group must queue for it with what it has got.
+        // Other requests take each unit of the slow member, so the group must queue for it while it holds the other permit.
         let others = tokio::spawn({
             let slow = slow.clone();
             async move {
@@ -53,7 +53,7 @@ async fn a_group_delivers_no_permit_that_was_reclaimed_while_it_waited() {
     }
 }
 
-/// A fixed bug: a grant lay in its slot until it was reclaimed, and the group took it all the same.
+/// A fixed bug: a grant was reclaimed before the group took it, and the group returned it.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_is_polled_too_late_waits_again() {
     let (places, other) = (
@@ -65,7 +65,7 @@ async fn a_group_that_is_polled_too_late_waits_again() {
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
     drop(out);
-    sleep(ms(150)).await; // its grant came and went
+    sleep(ms(150)).await; // its grant was reclaimed
     let start = Instant::now();
     let permit = assert_ready!(waiting.poll()).unwrap();
     assert!(permit.permits().iter().all(tollgate::Permit::is_live));

@@ -1,4 +1,4 @@
-//! Requests to a group with more than a cost, and work under its permits.
+//! Requests to a group with options, and work under the permits of a group.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::common::Random;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{Limiter, MaxConcurrency, Permit, Priority};
 
-/// Polls the request so many times, woken or not, and gives it up then; or waits for the permit.
+/// Polls the request this many times, woken or not, and then drops it; or waits for the permit.
 async fn acquire(
     limiter: &Limiter,
     cost: u64,
@@ -99,7 +99,7 @@ async fn check_that_nothing_is_lost(limit: u64, tasks: u64) {
     assert!(limiter.try_acquire_many(limit).is_ok());
 }
 
-/// Few slots, many, and more waiters than slots in the first buckets.
+/// The numbers of waiters need few slots, many slots, and more slots than the first buckets have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_that_are_given_up_at_random_go_to_the_next_and_none_is_lost() {
     for (limit, tasks) in [(1, 3), (1, 64), (5, 64), (8, 1_500)] {

@@ -75,7 +75,7 @@ fn set(headers: &mut HeaderMap, text: &str) {
     );
 }
 
-/// The fields that are there after these, and then those of the values.
+/// The lines of the fields after the fields `there` and then the fields of `values` were written.
 fn merged(style: RateLimitStyle, there: &[&str], values: &FieldValues<'_>) -> Vec<String> {
     let mut headers = HeaderMap::new();
     there.iter().for_each(|line| set(&mut headers, line));
@@ -176,7 +176,7 @@ async fn the_limit_that_denied_has_none_left_until_the_retry() {
             "retry-after: 12"
         ]
     );
-    // A grant that leaves none: the next one comes in 6 seconds, though all of them only in a minute.
+    // A grant takes the last units: the next unit comes in 6 seconds, all units come in a minute.
     let _permit = limiter.try_acquire_many(3).unwrap();
     let limits = limiter.limits();
     assert_eq!(
@@ -202,7 +202,7 @@ async fn a_spent_limit_states_when_its_next_units_come() {
         ("2/min burst 6 refilled each period", 60),
         ("4/min burst 6 refilled each period", 60),
         ("sliding log 6/min", 60),
-        // A unit of six has left the next window when a sixth of it has passed.
+        // One of six units is free when a sixth of the next window has passed.
         ("sliding counter 6/min", 70),
         ("sliding counter 6/min and window 6/h", 70),
     ] {
@@ -225,7 +225,7 @@ async fn a_spent_limit_states_when_its_next_units_come() {
         &FieldValues::granted(&log.limits()),
     );
     assert_eq!(lists[0], r#"ratelimit: "api";r=0;t=10"#);
-    // A permit that cost more than was thought.
+    // A permit is settled at more than its estimate.
     let limiter = limiter("6/min");
     assert!(limiter.try_acquire_many(6).unwrap().settle(8));
     let lists = written(
@@ -265,7 +265,7 @@ async fn a_limit_with_units_left_states_no_longer_time_than_its_window() {
     );
 }
 
-/// Two limits deny. The one that admits earlier is not the one with the name, and has more at the retry at the latest.
+/// Several limits deny. The decision names one of them. At the retry the others have units again, so their `t` is at most the retry-after.
 #[tokio::test(start_paused = true)]
 async fn no_spent_limit_states_a_longer_wait_than_retry_after() {
     let limiter = limiter("window 2/h and window 2/min and window 2/10s");
@@ -408,7 +408,7 @@ async fn styles_with_one_limit_describe_the_tightest() {
         written(RateLimitStyle::Draft6, &FieldValues::granted(&limits))[0],
         "ratelimit-limit: 10"
     );
-    // Equal shares: the later reset.
+    // The shares are equal, so the limit with the later reset is described.
     let equal = self::limiter("window 10/min and window 10/h");
     let _permit = equal.try_acquire().unwrap();
     let limits = equal.limits();
@@ -451,7 +451,7 @@ async fn lists_of_several_layers_become_one() {
             ],
             [r#""a";r=1, "b";r=2 , "c";r=3, "#, r#""a";q=9, "#],
         ),
-        // A reader would ignore all of these, and what is added to them.
+        // A reader ignores these malformed fields, and everything that is added to them.
         (
             vec![r#"ratelimit: "a";r=1,"#, r#"ratelimit-policy: "a" ;q=9"#],
             ["", ""],
@@ -509,7 +509,7 @@ async fn the_tighter_of_two_single_limits_stays() {
         (["5", "2", "61"], true),
         (["5", "2", "59"], false),
         (["0", "0", "0"], true),
-        // A reader needs all three.
+        // A reader needs all three fields.
         (["100", "1", "soon"], false),
         (["100", "-1", "5"], false),
     ] {
@@ -690,7 +690,7 @@ async fn a_problem_names_its_type_and_the_limit_that_denied() {
     .map(ProblemType::status);
     assert_eq!(statuses.map(|status| status.as_u16()), [429, 429, 503]);
     assert_eq!(ProblemType::CONTENT_TYPE, "application/problem+json");
-    // A paused limiter: no limit denied.
+    // The limiter is paused, so no limit has denied.
     let paused = limiter("1/min");
     paused.pause_for(secs(9));
     let (decision, limits) = denial(&paused, 1);
@@ -744,7 +744,7 @@ async fn writing_allocates_the_values_and_nothing_else() {
     );
 }
 
-/// A text of limits and the units to take of them, some of which are then denied.
+/// Texts of limits, costs of requests of which some are denied, and a time to wait.
 fn policies() -> impl Strategy<Value = (Vec<String>, Vec<u64>, u64)> {
     let period = prop::sample::select(vec!["200ms", "1s", "1500ms", "1min", "7h"]);
     let limit =
@@ -790,7 +790,7 @@ fn explained(limits: &[String], costs: &[u64], wait: u64) -> (Vec<LimitStatus>, 
                     last = (limits, None);
                 }
                 (Err(TryAcquireError::Denied(decision)), limits) => last = (limits, Some(decision)),
-                (Err(_), _) => {} // more than a limit has at all
+                (Err(_), _) => {} // above the capacity of a limit
             }
             advance(ms(wait)).await;
         }
@@ -807,7 +807,7 @@ fn values<'a>(limits: &'a [LimitStatus], decision: Option<&Decision>) -> FieldVa
 proptest! {
     #![proptest_config(crate::common::replay::cases(500))]
 
-    /// Another parser finds in the lists what the limits said.
+    /// Another parser reads the numbers of the limits in the lists.
     #[test]
     fn lists_parse_to_what_the_limits_said((policy, costs, wait) in policies(), name in "[ -~]{1,20}", key in any::<Option<Vec<u8>>>()) {
         let (limits, decision) = explained(&policy, &costs, wait);
@@ -852,7 +852,7 @@ proptest! {
         }
     }
 
-    /// The dictionary and the list of draft-07, too: one of the limits, and the quotas that have a window.
+    /// Another parser reads one limit in the dictionary of draft-07, and the quotas that have a window in its list.
     #[test]
     fn a_dictionary_parses_to_what_a_limit_said((policy, costs, wait) in policies()) {
         let (limits, decision) = explained(&policy, &costs, wait);
@@ -940,7 +940,7 @@ proptest! {
         });
     }
 
-    /// The reader of this crate finds it too, in every style.
+    /// The reader of this crate reads the same numbers, in every style.
     #[test]
     fn written_fields_are_read_back((policy, costs, wait) in policies()) {
         let (limits, decision) = explained(&policy, &costs, wait);
@@ -981,7 +981,7 @@ proptest! {
         }
     }
 
-    /// Whatever is there already, a reader can read what comes out of it.
+    /// The result is readable, whatever fields the answer had before.
     #[test]
     fn merged_fields_can_be_read(there in prop::collection::vec("[ \"ab;r=q1,:\\\\]{0,12}|\"a\";r=1|\"a\";q=1|1;w=1|limit=1|[0-9]{0,3}|17953956[0-9]{2}", 12)) {
         let limits = limiter("window 100/min").limits();

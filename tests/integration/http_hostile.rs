@@ -1,4 +1,4 @@
-//! What clients, upstreams and functions of the application may do without harm to others: permits come back, and the limiter goes on.
+//! Hostile clients and upstreams, and functions of the application that panic: permits come back, and the limiter goes on.
 
 use std::convert::Infallible;
 use std::future::{Future, pending, ready};
@@ -211,12 +211,12 @@ async fn requests_that_are_reset_at_once_leave_nothing_behind() {
         tokio::spawn(connection);
         for nth in 0..100 {
             if sender.ready().await.is_err() {
-                break; // the server has had enough of it
+                break; // the server has closed the connection
             }
             let mut call = Box::pin(sender.send_request(request(Method::GET, "/")));
             let _pending = futures_util::poll!(&mut call);
             if nth % 2 == 0 {
-                sleep(Duration::from_millis(1)).await; // the server has it, or it waits there
+                sleep(Duration::from_millis(1)).await; // the server handles the request, or queues it
             }
         }
     }
@@ -273,7 +273,7 @@ async fn an_upgraded_connection_holds_no_permit() {
 
 // ---- bodies ----
 
-/// Nothing comes after trailers, and servers do not ask for it. A body may not know it.
+/// Servers do not poll a body after its trailers. A body may not report its end before that poll.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_ends_with_trailers_is_a_success() {
     let limiter = limiter(MaxConcurrency::new(2).adapt(Adapt::aimd()));
@@ -325,7 +325,7 @@ async fn a_body_that_ends_with_trailers_is_a_success() {
     assert!(limiter.snapshot().concurrency.unwrap() > 2);
 }
 
-/// Over HTTP/1 a server asks for no frame after the length that the head has announced. A file that is sent does not know its end.
+/// Over HTTP/1 a server polls for no frame after the announced length. A body that sends a file does not know where its end is.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_has_sent_its_length_is_a_success() {
     let limiter = limiter(MaxConcurrency::new(1));

@@ -95,7 +95,7 @@ fn field<'r>(response: &'r Limited, name: &str) -> &'r str {
     response.headers()[name].to_str().unwrap()
 }
 
-/// Takes `X-RateLimit-Reset` out.
+/// Removes `X-RateLimit-Reset`, and returns its value.
 fn reset_of(headers: &mut HeaderMap) -> Option<u64> {
     Some(
         headers
@@ -218,7 +218,7 @@ async fn the_fields_are_those_of_the_decision() {
                 assert_eq!(second.status().is_success(), answer.is_ok());
                 for response in [&mut first, &mut second] {
                     response.headers_mut().remove("content-type");
-                    // An instant depends on the system's clock, which goes on.
+                    // The field is an instant of the system's clock, which is not paused.
                     let reset = reset_of(response.headers_mut());
                     assert!(
                         earliest <= reset && reset <= latest,
@@ -280,7 +280,7 @@ async fn stacked_layers_with_one_limit_each_describe_the_tighter() {
     }
 }
 
-/// The layer keeps the text of the policies that it wrote first.
+/// The layer caches the text of the policies.
 #[tokio::test(start_paused = true)]
 async fn the_policies_follow_the_decision_although_their_text_is_cached() {
     let limiter = Limiter::new("window 2/min").unwrap();
@@ -383,7 +383,7 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
             ));
         }
         let after = |seconds: &str| Some(seconds.to_owned());
-        // The third request took what was left outside; the last one is denied there.
+        // The third request took the last unit of the outer layer, which denies the next one.
         assert_eq!(
             reported,
             [
@@ -395,7 +395,7 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
             "{style:?}"
         );
     }
-    // Less is left outside than the next request costs.
+    // The outer layer has less left than the cost of the next request.
     let outer = layer("window 10/h", "outer", RateLimitStyle::Draft10).cost(4);
     let service = outer.layer(
         layer("window 1/2s", "inner", RateLimitStyle::Draft10).layer(answers(StatusCode::OK)),
@@ -408,7 +408,7 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
         service.oneshot(request()).await.unwrap().headers()["retry-after"],
         "3600"
     );
-    // An application that refuses by itself is not contradicted either.
+    // A `Retry-After` of the application stays, unless the wait for the layer is longer.
     let busy = service_fn(|_: Request<()>| async {
         let busy = Response::builder()
             .status(503)
@@ -569,7 +569,7 @@ async fn a_refusal_names_the_problem_of_its_answer() {
     );
 }
 
-/// The refusal of a request that may wait names what holds it back, as that of a request that may not.
+/// The refusals of requests with a wait and without one name the same cause.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_after_a_wait_names_the_same_cause_as_an_immediate_one() {
     let pause = Duration::from_secs(60);
@@ -660,7 +660,7 @@ async fn a_refusal_after_a_wait_names_the_same_cause_as_an_immediate_one() {
     }
 }
 
-/// A fixed bug: behind other requests, a pause was blamed on the first limit, and a request with a deadline did not learn when it ends.
+/// A fixed bug: behind other requests, a refusal in a pause named the first limit, and did not say when the pause ends.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_behind_other_requests_in_a_pause_names_the_pause() {
     for (policy, held, expected) in [
@@ -760,7 +760,7 @@ async fn jitter_spreads_the_retries_upwards_only() {
     );
 }
 
-// ---- who is asking ----
+// ---- identities ----
 
 #[tokio::test(start_paused = true)]
 async fn a_forged_header_does_not_choose_the_key() {
@@ -1015,7 +1015,7 @@ async fn a_request_waits_up_to_its_deadline() {
         call(&of_store, request()),
         call(&of_store, request())
     );
-    // The second in line at the store gave up: the answer of the store is not known before it comes.
+    // The second request in line at the store timed out, because the answer of the store was not known.
     let elapsed = start.elapsed();
     assert!((ms(1_500)..ms(1_510)).contains(&elapsed), "{elapsed:?}");
     assert_eq!(
@@ -1104,7 +1104,7 @@ async fn a_permit_is_held_until_the_body_has_ended_or_is_dropped() {
             .unwrap(),
         HELLO
     );
-    assert_eq!(limiter.snapshot().in_flight, 0); // though the end was not polled
+    assert_eq!(limiter.snapshot().in_flight, 0); // although the end was not polled
 
     let response = call(&service, request()).await;
     drop(response);
@@ -1274,7 +1274,7 @@ async fn an_adaptive_concurrency_learns_from_statuses_errors_and_bodies() {
     let lowest = concurrency();
     assert_eq!(lowest, 11);
 
-    // Calls that end well raise it, if their bodies are read to the end, or have nothing to read.
+    // A successful call raises the limit if its body is read to the end or is empty.
     let in_full_use = async |layer: &LimitLayer<Limiter>, reads: bool| {
         let service = layer.layer(answers(StatusCode::OK));
         for _ in 0..30 {
@@ -1545,7 +1545,7 @@ async fn a_limiter_whose_store_is_down_follows_on_store_down() {
     let local = OnStoreDown::Local("window 1/min".parse().unwrap());
     let rules = [
         (OnStoreDown::Error, [503, 503]),
-        (OnStoreDown::Deny, [503, 503]), // no client is to blame,
+        (OnStoreDown::Deny, [503, 503]), // no client has caused this,
         (OnStoreDown::Allow, [200, 200]),
         (local, [200, 429]),
     ];
@@ -1567,7 +1567,7 @@ async fn a_limiter_whose_store_is_down_follows_on_store_down() {
         sleep(Duration::from_secs(9)).await;
         store.set(Way::Open);
         for _ in 0..2 {
-            drop(call(&service, request()).await); // one that the process decides alone may find out
+            drop(call(&service, request()).await); // a request under the local fallback may notice it
             sleep(Duration::from_secs(1)).await;
         }
         let mut reported = std::mem::take(&mut *reported.lock().unwrap());
@@ -1627,7 +1627,7 @@ async fn a_refusal_without_an_answer_of_the_store_does_not_name_an_old_denial() 
     }
 }
 
-/// While the store answers, the refusal of a request that waited names its limits, also when the store is asked at that moment.
+/// While the store answers, the refusal of a request that waited names its limits, also during a call.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_after_a_wait_for_a_place_in_a_store_names_its_limits() {
     let store = Faulty::new();
@@ -1686,7 +1686,7 @@ async fn a_dropped_request_to_a_store_gives_its_place_back() {
     assert_eq!((numbers.in_flight, numbers.queued), (0, 0));
 }
 
-// ---- what it costs ----
+// ---- allocations ----
 
 #[tokio::test(start_paused = true)]
 async fn a_granted_request_allocates_nothing_but_its_fields() {

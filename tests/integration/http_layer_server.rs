@@ -1,4 +1,4 @@
-//! Limits in front of a server that real clients connect to: after whatever they do, nothing is in flight and nothing waits.
+//! Limits in front of a server that real clients connect to. Whatever a client does, in the end nothing is in flight and nothing waits.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tollgate::http::LimitLayer;
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
 use tower::ServiceExt;
 
-/// Answers without an end.
+/// A body without an end.
 async fn stream_on() -> Body {
     let chunks = stream::repeat(Bytes::from_static(&[b'x'; 1_024])).then(async |chunk| {
         sleep(Duration::from_millis(1)).await;
@@ -120,7 +120,7 @@ enum Sender {
     Http2(http2::SendRequest<String>),
 }
 
-/// One connection. Dropped, it is cut.
+/// One connection. Its drop cuts it.
 struct Client {
     sender: Sender,
     connection: tokio::task::JoinHandle<()>,
@@ -210,7 +210,7 @@ async fn answers_have_the_fields_of_all_layers_and_leave_nothing_behind() {
 async fn a_stream_that_the_client_cuts_releases_its_permits() {
     let server = Server::start(2).await;
     for is_http2 in [false, true] {
-        // The answer is dropped, or the connection.
+        // The client drops the answer or the connection.
         for cuts_connection in [false, true] {
             let mut client = server.connect(is_http2).await;
             let mut response = client.send(Method::GET, "/stream").await.unwrap();
@@ -329,7 +329,7 @@ async fn routes_and_groups_have_limits_of_their_own() {
         ("/group/two", 429),
         ("/free/1", 200),
         ("/free/2", 200),
-        ("/free/3", 429), // the route's third
+        ("/free/3", 429), // the third request of this route
         ("/none", 404),
     ] {
         let answer = app

@@ -1,4 +1,4 @@
-//! The layer of HTTP clients: what a request waits for, what the upstream's answers do to others, and what is left behind.
+//! The layer of HTTP clients: what a request waits for, how the upstream's answers affect other requests, and that nothing is left behind.
 
 use std::convert::Infallible;
 use std::io;
@@ -238,7 +238,7 @@ async fn a_denial_by_one_host_holds_back_no_other() {
     let _held = client.clone().oneshot(get("https://c:443/")).await.unwrap();
     assert_eq!(per_host.snapshot("c").unwrap().in_flight, 1);
 
-    // The same hosts, with the port written otherwise, or with the root's dot.
+    // The same hosts, with another form of the port, or with a dot at the end.
     let keys = per_host.len();
     for uri in [
         "https://C:0443/",
@@ -333,7 +333,7 @@ async fn processes_share_the_limits_of_each_host() {
     assert_eq!(start.elapsed(), secs(60));
 }
 
-/// Nothing holds on to the key between two requests.
+/// Nothing keeps the key between two requests.
 #[tokio::test(start_paused = true)]
 async fn a_host_with_a_shared_limit_is_held_back_in_this_process() {
     let upstream = Upstream::new([answer(429, "retry-after: 30")]);
@@ -473,7 +473,7 @@ async fn a_quota_holds_back_requests_that_count_its_unit() {
         (200, "project-tokens", None, 30),
         (200, "project_tokens", None, 30),
         (200, "tokens", None, 0),
-        (200, "tokens", Some("project-tokens"), 30), // which no limit counts
+        (200, "tokens", Some("project-tokens"), 30), // no limit counts this unit
         (429, "tokens", None, 30), // a denial without a time: until a quota that is spent, whatever it counts, is reset
     ] {
         let limiter =
@@ -582,7 +582,7 @@ async fn the_answer_is_returned_where_a_retry_would_wait_too_long() {
     );
 }
 
-/// The same request, with everything that belongs to it.
+/// A retry sends the request with all its parts.
 #[tokio::test(start_paused = true)]
 async fn a_retry_sends_the_same_request() {
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -645,7 +645,7 @@ async fn malformed_fields_are_reported_and_hold_no_request_back() {
         (&["ratelimit"][..], None)
     );
     drop(client.oneshot(get("http://a/")).await.unwrap());
-    let second = Some(Duration::from_secs(1)); // of a denial that says no time
+    let second = Some(Duration::from_secs(1)); // the pause after a denial without a time
     assert_eq!(
         (&**reported.lock().unwrap(), limiter.snapshot().paused_for),
         (&["retry-after", "ratelimit"][..], second)
@@ -707,7 +707,7 @@ async fn only_a_body_that_was_read_is_a_success() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_at_any_stage_leaves_nothing_behind() {
-    // It waits for the permit, for the answer, for the pause before a retry, for the answer to that.
+    // The future waits for the permit, for the answer, for the pause before the retry, and for the answer to the retry.
     for dropped_at in [0, 1, 15, 25, 35] {
         let limiter = limiter(MaxConcurrency::new(1));
         let slow = Upstream::new([answer(429, "retry-after: 10")]);
@@ -787,7 +787,7 @@ proptest! {
         ], FIELDS.len()),
     ) {
         let values = values.iter().map(|value| HeaderValue::from_bytes(value));
-        let fields = FIELDS.into_iter().zip(values).filter(|(name, _)| *name != "age"); // the field of a cache
+        let fields = FIELDS.into_iter().zip(values).filter(|(name, _)| *name != "age"); // the field that a cache adds
         let fields: HeaderMap =
             fields.filter_map(|(name, value)| Some((HeaderName::from_static(name), value.ok().filter(|value| !value.is_empty())?))).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -1,4 +1,4 @@
-//! Back pressure through both layers: each is ready when the service behind it is, and calls the one that was.
+//! Back pressure through both layers: a layer is ready when the service behind it is, and calls the clone that was ready.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use tower_test::mock::{self, Handle, SendResponse, spawn::Spawn};
 
 const WAIT: Duration = ms(500);
 
-// A mock panics where it is called without having been ready. A clone of one that is ready is not.
+// A mock panics if it is called before it is ready. A clone of a ready mock is not ready.
 type MockHandle = Handle<Request<()>, Response<String>>;
 
 fn request() -> Request<()> {
@@ -51,7 +51,7 @@ async fn proceed<F: Future<Output: Debug>>(call: &mut task::Spawn<F>) {
     }
 }
 
-/// The limiter behind a layer; of two layers that of the first, and then that of the second.
+/// The limiter behind a layer. Of two layers it is the limiter of the first, and then that of the second.
 trait Behind {
     async fn take(&self) -> Permit;
 
@@ -104,7 +104,7 @@ async fn numbers(limiter: &impl Behind) -> [u64; 3] {
     [numbers.granted, numbers.in_flight, numbers.queued]
 }
 
-// ---- the layers, each with its limiter of so many places ----
+// ---- the layers, each with a limiter of `places` ----
 
 const KEY: &str = "key";
 
@@ -112,7 +112,7 @@ fn key(_: &Request<()>) -> Option<&'static str> {
     Some(KEY)
 }
 
-/// A limiter by key, and that of the key.
+/// A keyed limiter, and the limiter of the one key.
 fn keyed_limiter(places: u64) -> (KeyedLimiter<&'static str>, Limiter) {
     let limiter = KeyedLimiter::new(MaxConcurrency::new(places)).unwrap();
     let of_key = limiter.limiter(&KEY).unwrap();
@@ -153,7 +153,7 @@ fn keyed_waiting(
     (layer.wait(WAIT), limiter)
 }
 
-/// The key is found in the background.
+/// A layer whose key is found in the background.
 fn found(
     places: u64,
 ) -> (
@@ -168,7 +168,7 @@ fn found(
     (LimitLayer::new(keyed).by_future(find).wait(WAIT), limiter)
 }
 
-/// A store always decides later.
+/// A layer whose store decides in the background.
 fn shared(places: u64) -> (LimitLayer<SharedLimiter>, SharedLimiter) {
     let limiter = shared_limiter(places);
     (LimitLayer::new(limiter.clone()), limiter)
@@ -214,7 +214,7 @@ fn chosen_shared(
     )
 }
 
-/// With a layer outside it that admits all.
+/// A layer inside another one that admits all requests.
 fn inner(
     places: u64,
 ) -> (
@@ -225,7 +225,7 @@ fn inner(
     ((outer, inner), (limiter, other))
 }
 
-/// With a layer inside it that admits all.
+/// A layer outside another one that admits all requests.
 fn outer(
     places: u64,
 ) -> (
@@ -251,7 +251,7 @@ fn outbound_shared(places: u64) -> (OutboundLayer, SharedLimiter) {
     (OutboundLayer::new(limiter.clone()).timeout(WAIT), limiter)
 }
 
-/// The same check, for each of these layers with so many places.
+/// Runs the same check for each of these layers with this number of places.
 macro_rules! for_each {
     ([$($kind:ident),*], $places:literal, |$layer:ident, $limiter:ident| $check:block) => {
         $({
@@ -374,7 +374,8 @@ async fn a_request_that_gives_up_gives_back_what_its_service_has_reserved() {
     });
 }
 
-/// Goes so many steps, of which every other is a poll, and the one after it waits until the call is woken. Says whether it ended.
+/// Performs this many steps. Every other step polls the call, and the step after it waits until the call is woken. Returns whether the
+/// call ended.
 async fn ends_within<F: Future>(steps: usize, call: &mut task::Spawn<F>) -> bool {
     for step in 0..steps {
         if step % 2 == 0 {

@@ -1,4 +1,4 @@
-//! What operators and clients see of a request that a layer refuses, and no limiter has denied.
+//! What operators and clients see of a request that a layer refuses although no limiter has denied it.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ use tollgate::http::{
 use tollgate::{EventKind, KeyedLimiter, Limiter, LimiterEvent, Observer, Outcome, RefusedReason};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// Each event: the limiter, the key, and what it is.
+/// Collects each event: the limiter, the key, and the kind.
 #[derive(Clone, Default)]
 struct Reported(Arc<Mutex<Vec<[String; 3]>>>);
 
@@ -60,7 +60,7 @@ impl Reported {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// The only event since the last look: the limiter and the key, its reason with the cost, and its words.
+    /// The only event since the last call: the limiter and the key, the reason with the cost, and the text.
     #[track_caller]
     fn only(&self) -> [String; 3] {
         let all = self.take();
@@ -336,7 +336,7 @@ async fn what_a_limiter_reports_is_not_reported_twice() {
 
 // ---- what clients see ----
 
-/// The most common first mistake: the server is not set up to hand the addresses on.
+/// The most common first mistake: the server does not pass the addresses on.
 #[tokio::test(start_paused = true)]
 async fn without_connect_info_the_403_says_what_is_missing() {
     let reported = Reported::default();
@@ -447,7 +447,7 @@ async fn a_403_says_what_is_missing_and_nothing_else_about_the_server() {
     }
 }
 
-/// The default answer, with something of one's own; and the reason as data.
+/// The closure changes the default answer, and reads the reason as data.
 #[tokio::test(start_paused = true)]
 async fn on_refusal_can_add_to_the_default_answer() {
     let why = Arc::new(Mutex::new(Vec::new()));
@@ -498,7 +498,7 @@ async fn on_refusal_can_add_to_the_default_answer() {
     );
 }
 
-/// As the docs of `by_future` say: its future is not bounded by `wait`, and can bound itself.
+/// The docs of `by_future` say it: `wait` does not bound the future, but the future can have a timeout of its own.
 #[tokio::test(start_paused = true)]
 async fn a_lookup_that_hangs_is_bounded_by_its_own_timeout() {
     let limiter = KeyedLimiter::<u64>::new("9/min").unwrap();
@@ -863,7 +863,7 @@ async fn on_refusal_answers_calls_of_grpc_too() {
     );
 }
 
-/// The layers around one that refuses see what it would have answered in plain HTTP, and so do clients.
+/// Outer layers and clients see the status that the refusal would have in plain HTTP.
 #[tokio::test(start_paused = true)]
 async fn layers_outside_see_the_status_of_a_refusal_of_grpc() {
     let refuses = |policy: &str| {

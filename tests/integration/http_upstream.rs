@@ -1,4 +1,4 @@
-//! What an upstream says about its limits is read from the fields of its answer.
+//! The limits of an upstream are read from the fields of its answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The fields of a text with a line for each.
+/// Header fields from a text with one field a line.
 fn headers(text: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -170,7 +170,7 @@ fn an_instant_is_measured_against_the_date_of_the_answer() {
         quotas(UpstreamFamily::Anthropic, &reset),
         ["- tokens - - 1.5 -"]
     );
-    // It has been in a cache since.
+    // The answer was in a cache since then.
     assert_eq!(
         retry_after(
             UpstreamFamily::RetryAfter,
@@ -178,7 +178,7 @@ fn an_instant_is_measured_against_the_date_of_the_answer() {
         ),
         (Some(secs(2)), true)
     );
-    // One that is no date does not count.
+    // An invalid date is ignored.
     assert_eq!(
         malformed(
             UpstreamFamily::RetryAfter,
@@ -279,17 +279,17 @@ fn lists_of_draft_10_are_read() {
                 "b content-bytes 65535 300 4 10",
             ],
         ),
-        // parameters of others are comments; the last of a name counts
+        // unknown parameters are ignored; the last parameter of a name counts
         (
             r#"ratelimit: "a";acme-x=?1;r=1;acme-y=1.5;r=2;acme-z"#,
             vec!["a requests - 2 - -"],
         ),
-        // names as they stand
+        // names are not normalised
         (
             r#"ratelimit: "a\"\\, ;r=9";r=1"#,
             vec![r#"a\"\\, ;r=9 requests - 1 - -"#],
         ),
-        // the window is not capped: it is not waited for
+        // the window is not capped, because nothing waits for it
         (
             "ratelimit: \"d\";r=0;t=7200\nratelimit-policy: \"d\";q=5;w=86400",
             vec!["d requests 5 0 3600 86400"],
@@ -326,7 +326,7 @@ fn one_error_makes_a_reader_ignore_the_whole_field() {
         "ratelimit: \"a\";r=1234567890123456",
         "ratelimit: \"a\";R=1",
         "ratelimit: \"a\";r=1;acme-x=(1)",
-        // well formed, and still not what the draft says
+        // well formed, but not as in the draft
         "ratelimit: a;r=1",
         "ratelimit: (\"a\");r=1",
         "ratelimit: \"a\"",
@@ -335,7 +335,7 @@ fn one_error_makes_a_reader_ignore_the_whole_field() {
         "ratelimit: \"a\";r=1;t=-1",
         "ratelimit: \"a\";r=1;t=\"5\"",
         "ratelimit: \"a\";r=1;pk=abc",
-        // of draft-07
+        // the form of draft-07
         "ratelimit: limit=100, remaining=50, reset=5",
     ] {
         read(UpstreamFamily::Draft10, OK, field, |answer| {
@@ -622,7 +622,7 @@ fn a_reset_has_the_meaning_that_was_chosen() {
         (ResetFormat::UnixMillis, format!("{}000", NOW + 30), 30),
         (ResetFormat::GoDuration, "6m0s".to_owned(), 360),
         (ResetFormat::Rfc3339, "2026-11-23T01:00:30Z".to_owned(), 30),
-        // A wrong choice is harmless: it is over already, or capped.
+        // A wrong format is harmless: the instant has passed, or the wait is capped.
         (ResetFormat::UnixSeconds, "30".to_owned(), 0),
         (ResetFormat::Seconds, NOW.to_string(), 3_600),
         (ResetFormat::UnixSeconds, format!("{NOW}000"), 3_600),
@@ -829,7 +829,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
         signal(UpstreamFamily::Draft10, TOO_MANY, "requests", &denied),
         expected
     );
-    // without one it is the last reset of those that are spent, whatever they count,
+    // without one it is the latest reset of the spent quotas, whatever they count,
     let tokens = "x-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 30s\n\
         x-ratelimit-remaining-requests: 9\nx-ratelimit-reset-requests: 5m";
     let expected = new()
@@ -851,7 +851,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
         signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &both),
         expected
     );
-    // then of those of which is not said what remains, as Azure may answer,
+    // then of the quotas that do not say what remains, as Azure may answer,
     for unknown in [
         "x-ratelimit-reset-requests: 55",
         "x-ratelimit-remaining-requests: -1\nx-ratelimit-reset-requests: 55",
@@ -890,7 +890,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
             new().reset_after(secs(55))
         );
     }
-    // and a second where none is, however far its reset.
+    // and a second if no quota is spent, however far its reset.
     let expected = new()
         .limited()
         .retry_after(secs(1))
@@ -911,7 +911,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
     );
 }
 
-/// The fields describe a subscription. Where use beyond it is paid for, an answer that was carried out says `rejected`, too.
+/// The fields describe a subscription. If a customer pays for more, a successful answer can say `rejected`, too.
 #[test]
 fn a_denial_by_anthropic_may_name_the_reset_of_a_subscription() {
     let rejected = format!(
@@ -980,7 +980,7 @@ fn a_denial_by_anthropic_may_name_the_reset_of_a_subscription() {
     }
 }
 
-/// A field that is malformed where it stands twice is one that the family reads.
+/// A family reads a field if an answer with the field twice is malformed.
 #[test]
 fn every_family_reads_the_fields_that_it_names() {
     let known = headers(
@@ -1018,12 +1018,12 @@ fn every_family_reads_the_fields_that_it_names() {
     }
 }
 
-/// Any of these.
+/// One of these pieces.
 fn one_of(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(pieces).prop_map(str::to_owned)
 }
 
-/// A list or a dictionary which may have a fault.
+/// A list or a dictionary that may have a fault.
 fn nearly_structured(member: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     const VALUES: [&str; 32] = [
         "?1",
@@ -1234,7 +1234,7 @@ proptest! {
         let keys = ["limit", "remaining", "reset"];
         let expected = other.as_ref().is_some_and(|other| keys.iter().filter_map(|key| other.get(*key)).all(natural));
         prop_assert!(expected || !answer.malformed().is_empty(), "{}", line);
-        // A key that came twice was wrong the first time: a dictionary of the other parser keeps the last one alone.
+        // A key that came twice may have been wrong the first time: the other parser keeps only the last one.
         let repeats = keys.iter().any(|key| line.matches(key).count() > 1);
         prop_assert!(!expected || repeats || answer.malformed().is_empty(), "{}", line);
     }
@@ -1253,7 +1253,7 @@ proptest! {
 proptest! {
     #![proptest_config(crate::common::replay::cases(1_500))]
 
-    /// Whatever the bytes are, nothing panics and no duration is longer than the cap.
+    /// No bytes cause a panic or a duration above the cap.
     #[test]
     fn any_bytes_are_read_without_a_panic(
         values in prop::collection::vec(prop_oneof![

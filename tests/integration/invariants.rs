@@ -299,7 +299,7 @@ async fn invariant_6_idle_is_free_the_timer_of_a_released_lease_fires_once_at_mo
     let start = Instant::now();
     for _ in 0..10 {
         let permit = limiter.acquire().await.unwrap();
-        tokio::task::yield_now().await; // the driver finishes its turn
+        tokio::task::yield_now().await; // the driver finishes its poll
         drop(permit);
     }
     idle_for_real().await;

@@ -56,7 +56,7 @@ async fn a_delay_comes_before_the_grant_so_that_the_rate_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_dropped_during_its_delay_leaves_nothing() {
     let limiter = limiter(MaxConcurrency::new(1));
-    // A delay of 0 to 100 years: of the shorter ones, none is met.
+    // A delay of 0 to 100 years is practically never short.
     let delayed = queued(
         limiter
             .request()

@@ -93,8 +93,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(common::replay::cases(1_500))]
 
-    /// Each key behaves as a limiter of its own, idle or active, forgotten or known: against one [`Limiter`]
-    /// for each key, which never forgets.
+    /// Each key behaves as a limiter of its own, whether it is idle, active, forgotten or known. The reference is one [`Limiter`]
+    /// for each key, which is never forgotten.
     #[test]
     fn a_key_behaves_as_a_limiter_of_its_own(policy in prop::sample::select(policies()), steps in steps(), tiered in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -116,7 +116,7 @@ proptest! {
                     Step::Check { key, cost } => {
                         prop_assert_eq!(keyed.check(&key, cost), alone[usize::from(key)].check(cost));
                     }
-                    // A limiter of its own has no such calls; the next test compares them.
+                    // A plain limiter has no such calls. The next test compares them.
                     Step::Penalize { .. } | Step::Reward { .. } | Step::Reset { .. } => {}
                     Step::Release(index) => {
                         if !held.is_empty() {
@@ -173,7 +173,7 @@ proptest! {
     }
 }
 
-/// a map that an attacker grows. A million addresses; the limits of the earlier keys survive.
+/// Trap: a map that an attacker grows. After a million addresses, the limits of the earlier keys are still kept.
 #[tokio::test(start_paused = true)]
 async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() {
     let max = 50_000;
@@ -212,7 +212,7 @@ async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() 
     }
 }
 
-/// evicting a key that is not reset gives its usage back.
+/// Trap: the eviction of a key that is in use gives its usage back.
 #[tokio::test(start_paused = true)]
 async fn a_key_is_forgotten_only_when_it_is_reset() {
     let keyed = KeyedLimiter::new(bucket(10)).unwrap();
@@ -227,7 +227,7 @@ async fn a_key_is_forgotten_only_when_it_is_reset() {
     }
 }
 
-/// a sweep that stops every caller. Keys go a few at a time, as others come.
+/// Trap: a sweep that stops every caller. Here each call with a new key forgets a few others.
 #[tokio::test(start_paused = true)]
 async fn reset_keys_are_forgotten_as_others_come() {
     let keyed = KeyedLimiter::new(bucket(1)).unwrap();
@@ -531,7 +531,7 @@ async fn an_idle_key_whose_new_tier_makes_it_active_keeps_what_was_used() {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Own(u64);
 
-/// Each kind of table: keys of the standard library and others, in a state of two words, and always active.
+/// The tables: keys of types of std and of other types, states of two words, and keys that are always active.
 #[tokio::test(start_paused = true)]
 async fn keys_of_every_kind_of_table_have_their_own_window() {
     async fn check_keys<K: Debug + Hash + Eq + Clone + Send + Sync + 'static>(
@@ -738,7 +738,7 @@ fn a_keyed_limiter_serves_several_runtimes_one_after_another() {
         let _in_first = first.enter();
         assert_pending!(waiting.poll());
     }
-    drop(first); // with the task that ran its timer
+    drop(first); // its task ran the timer
     second.block_on(async { drop(waiting.await.unwrap()) });
 }
 

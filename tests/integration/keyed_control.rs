@@ -1,4 +1,4 @@
-//! Closing, pausing and changing the policy of all keys at once: as a limiter of each key would do it.
+//! Closing, pausing and changing the policy of all keys at once has the same effect as the same call on a limiter for each key.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -99,7 +99,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(common::replay::cases(500))]
 
-    /// Against one [`Limiter`] for each key, to which each change is made.
+    /// The reference is one [`Limiter`] for each key, to which the same change is made.
     #[test]
     fn a_change_of_all_keys_is_that_change_of_the_limiter_of_each(
         policy in prop::sample::select(policies()),
@@ -111,7 +111,7 @@ proptest! {
             let alone: Vec<Limiter> = (0..3).map(|_| limiter(policy.clone())).collect();
             let of = |key: u64| &alone[key as usize];
             let mut held = Vec::<(Permit, Permit)>::new();
-            // A limiter alone has one pause, so its own is kept apart here: it is the later of both.
+            // A plain limiter has one pause: the later of the pause of all keys and that of the key.
             let (mut all_until, mut key_until) = (Instant::now(), [Instant::now(); 3]);
             let mut present = policy.clone();
             for step in steps {
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// Keys that are idle, in use, with a waiter, and not known.
+/// The keys are idle, in use, with a waiter, and unknown.
 #[tokio::test(start_paused = true)]
 async fn closing_refuses_waiting_and_later_requests_of_all_keys() {
     for policy in [Policy::from(bucket(1)), MaxConcurrency::new(1).into()] {
@@ -313,7 +313,7 @@ async fn draining_waits_for_places_and_waiters_of_all_keys_and_for_nothing_else(
     rates.drained().await;
 }
 
-/// Without closing: while one of two keys is held at any time, it does not complete.
+/// The limiter is open. While one of two keys is held at any time, `drained` does not complete.
 #[tokio::test(start_paused = true)]
 async fn draining_an_open_limiter_waits_for_an_instant_without_use() {
     let keyed = keyed(MaxConcurrency::new(1));
@@ -330,7 +330,7 @@ async fn draining_an_open_limiter_waits_for_an_instant_without_use() {
     assert_ready!(drained.poll());
 }
 
-/// A look at one part of the keys after the other finds each of them free at some time.
+/// Each part of the keys is free when it is read, because they are read one after another.
 #[test]
 fn draining_is_not_misled_by_keys_that_are_held_in_turns() {
     let keyed = keyed(MaxConcurrency::new(1));
@@ -391,7 +391,7 @@ async fn draining_ends_with_the_reclaim_of_a_leaked_permit() {
     assert_eq!(start.elapsed(), ms(300));
 }
 
-/// Thousands of keys in use: the future is woken once for each at most, not for each release of each of them.
+/// With thousands of keys in use, the future is woken at most once for each key, not for each release.
 #[tokio::test(start_paused = true)]
 async fn a_drain_of_many_keys_is_polled_a_few_times_each() {
     const KEYS: u64 = 3_000;
@@ -512,7 +512,7 @@ async fn keys_become_idle_and_are_forgotten_during_a_pause() {
     assert!(keyed.try_acquire(&7).is_ok());
 }
 
-/// All keys end alike, whichever thread reaches a part of them first.
+/// In the end all keys have the same policy, pause and closing, whichever thread reaches a shard first.
 #[test]
 fn concurrent_changes_end_alike_for_all_keys() {
     for round in 0..200 {
@@ -616,7 +616,7 @@ fn an_invalid_policy_and_tiers_are_errors_and_change_nothing() {
     );
 }
 
-/// Tiers: pausing and closing reach all of them.
+/// Pausing and closing apply to the keys of all tiers.
 #[tokio::test(start_paused = true)]
 async fn keys_with_tiers_are_paused_and_closed() {
     let tiers = [Policy::from(bucket(2)), MaxConcurrency::new(2).into()];
@@ -691,7 +691,7 @@ async fn changes_of_all_keys_are_reported_by_active_keys() {
                 other => panic!("{other:?}"),
             })
             .collect();
-        events.sort_by_key(|event| event.0); // a shard after the other
+        events.sort_by_key(|event| event.0); // one shard after another
         events
     };
     drop(keyed.try_acquire(&0).unwrap());

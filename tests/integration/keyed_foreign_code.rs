@@ -20,7 +20,7 @@ struct Shared {
     calls: AtomicUsize,
 }
 
-/// A key whose `Hash`, `Clone` and `Drop` use the limiter: a deadlock, were they called under its lock.
+/// A key whose `Hash`, `Clone` and `Drop` use the limiter. A call of them under a lock would be a deadlock.
 struct Key(u32, Arc<Shared>);
 
 impl Key {
@@ -228,7 +228,7 @@ impl Drop for PanicsInDriver {
     }
 }
 
-/// Drops what it holds when it is woken, and lets the key panic from then on.
+/// Drops its value when it is woken, and lets the key panic from then on.
 struct LetsGo<T>(Mutex<Option<T>>);
 
 impl<T: Send + 'static> Wake for LetsGo<T> {

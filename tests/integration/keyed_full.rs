@@ -27,7 +27,7 @@ async fn no_new_key_is_refused_while_another_can_be_evicted() {
     }
 }
 
-/// A fixed bug: three shards of four were searched for the one key that could go.
+/// A fixed bug: only three of four shards were searched for the one evictable key.
 #[tokio::test(start_paused = true)]
 async fn the_only_evictable_key_of_a_small_table_is_found() {
     let hour = Duration::from_secs(3_600);

@@ -11,7 +11,7 @@ use tollgate::{
     SlidingWindow, Throttle, TokenBucket,
 };
 
-/// Bytes that are live after `fill`, and the most that ever were.
+/// The bytes that are live after `fill`, and the most that were live during it.
 fn bytes(fill: impl FnOnce() -> KeyedLimiter<u64>) -> (usize, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -79,7 +79,7 @@ fn a_runtime_that_is_not_polled_keeps_no_list_that_grows() {
     drop(line);
 }
 
-/// A pause of all keys says so once for each part of them, not for each key.
+/// A pause of all keys is stored once for each shard, not for each key.
 #[test]
 fn keys_that_are_not_in_use_take_no_memory_when_all_are_paused() {
     for policy in [
@@ -174,7 +174,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
     }
 }
 
-/// A key with places out that no request waits for is decided in one word. Questions and denials change nothing about that.
+/// A key with places out, and without a waiter, is decided in one word. Checks and denials do not change that.
 #[test]
 fn a_key_of_a_concurrency_with_places_out_takes_96_bytes_after_any_calls() {
     const KEYS: u64 = 20_000; // just too many for tables of the next smaller size
@@ -210,7 +210,7 @@ fn a_key_of_a_concurrency_with_places_out_takes_96_bytes_after_any_calls() {
     }
 }
 
-/// Trap: a table that grows under a lock, and moves all that is in it. By the largest piece of memory that was ever asked for.
+/// Trap: a table that grows under a lock and moves all its entries. The test measures the largest allocation.
 #[test]
 fn no_wait_moves_the_entries_of_all_keys() {
     const KEYS: u64 = 40_000;
@@ -236,7 +236,7 @@ fn no_wait_moves_the_entries_of_all_keys() {
     assert!(LARGEST.get() <= 16_384, "{} bytes at once", LARGEST.get());
 }
 
-/// The same, where the wait has a timeout or a priority of its own: a key of a limit with a place out.
+/// The same with a timeout or a priority, for a key of a limit with a place out.
 #[test]
 fn a_key_with_a_waiter_that_has_a_timeout_or_a_priority_takes_a_kilobyte() {
     const KEYS: u64 = 5_000;
@@ -276,7 +276,7 @@ fn a_key_with_a_waiter_that_has_a_timeout_or_a_priority_takes_a_kilobyte() {
     }
 }
 
-/// The code of this key is not the standard library's.
+/// A key type that is not from the standard library.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Own(u64);
 

@@ -1,4 +1,4 @@
-//! Keyed limiters under attack: hostile keys, observers, tiers and runtimes, and everything at once.
+//! Keyed limiters under attack: hostile keys, observers, tiers and runtimes, alone and together.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -16,7 +16,7 @@ use tollgate::{
     SlidingWindow, Throttle, TokenBucket, TryAcquireError, WhenFull,
 };
 
-/// A debt that is too large for a word saturates instead of wrapping.
+/// A debt that does not fit into a word saturates. It does not wrap around.
 #[tokio::test(start_paused = true)]
 async fn a_huge_penalty_is_a_huge_debt() {
     for policy in [
@@ -100,7 +100,7 @@ fn the_first_requests_that_wait_for_a_key_miss_no_release() {
     }
 }
 
-/// The first of them are counted where the key has no state yet.
+/// The first denials are counted before the key has a state.
 #[test]
 fn all_denials_of_a_key_are_counted() {
     const DENIALS: u64 = 70_000;
@@ -176,7 +176,7 @@ fn an_observer_may_use_the_limiter_while_a_tier_changes() {
     );
 }
 
-/// Calls the limiter with the key when woken: a deadlock if that were under a lock.
+/// Calls the limiter with the key when it is woken. A wake under a lock would be a deadlock.
 struct Nosy(KeyedLimiter<u8>, AtomicUsize);
 
 impl Wake for Nosy {
@@ -245,7 +245,7 @@ fn a_panic_of_an_observer_does_not_reach_the_caller() {
     );
 }
 
-/// Policies whose keys always are active can evict too.
+/// Keys whose policy keeps them always active can be evicted, too.
 #[tokio::test(start_paused = true)]
 async fn active_keys_that_are_not_needed_are_evicted_when_there_are_no_idle_ones() {
     let bucket = || TokenBucket::new(Rate::per_second(1), 3);
@@ -273,7 +273,7 @@ async fn active_keys_that_are_not_needed_are_evicted_when_there_are_no_idle_ones
     }
 }
 
-/// A concurrency that starts at a bound is reset there.
+/// An adaptive concurrency that starts at a bound is reset at that bound.
 #[test]
 fn keys_whose_concurrency_has_not_moved_are_forgotten() {
     let adaptive = MaxConcurrency::new(5).adapt(Adapt::aimd().between(10, 20));
@@ -307,7 +307,7 @@ impl Hash for Trap {
     }
 }
 
-/// A shard in which a key panicked continues to work like the others.
+/// A shard in which a key has panicked still works.
 #[tokio::test(start_paused = true)]
 async fn keys_that_panic_leave_nothing_behind() {
     let armed = Arc::new(AtomicBool::new(false));
@@ -409,7 +409,7 @@ fn a_waker_that_panics_when_its_runtime_ends_strands_no_other_key() {
     });
 }
 
-/// One runtime on two threads, tasks that call every operation on a few keys; then every unit is accounted for.
+/// On two threads, tasks call every operation on a few keys. In the end every unit is accounted for.
 #[test]
 fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,4 +1,4 @@
-//! One observer for limiters, keyed limiters and shared limiters: what it gets, and what it may do.
+//! One observer of limiters, keyed limiters and shared limiters: which calls it gets, and what it may do.
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -14,7 +14,7 @@ use tollgate::{
     OpenWait, Throttle, WaitEnd, WaitStart,
 };
 
-/// Notes everything as text.
+/// Records each call as text.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Vec<[String; 3]>>>);
 
@@ -130,7 +130,7 @@ async fn one_observer_gets_every_event_of_every_kind_of_limiter() {
     );
 }
 
-/// The fence is that of the permit. A request that need not wait is not observed.
+/// The outcome has the fence of the permit. A request that does not wait is not observed.
 #[tokio::test(start_paused = true)]
 async fn each_wait_ends_once_with_the_outcome_of_its_request() {
     struct Ends(Arc<Mutex<Vec<String>>>);
@@ -206,7 +206,7 @@ async fn each_wait_ends_once_with_the_outcome_of_its_request() {
     assert_eq!(take(), ["1 5", "Refused(Closed)"]);
 }
 
-/// Wherever it panics, each request has its answer.
+/// In whichever call the observer panics, each request gets its answer.
 #[tokio::test(start_paused = true)]
 async fn every_request_is_answered_although_an_observer_panics() {
     struct Panics;

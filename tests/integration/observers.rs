@@ -1,4 +1,4 @@
-//! Observers that panic, wherever an event is emitted: the panic goes no further, no event is lost, and the call has its answer.
+//! Observers that panic at any event: the panic does not reach the caller, no event is lost, and the call returns its answer.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,7 +39,7 @@ fn observer(events: &Arc<AtomicU64>) -> impl Fn(&LimiterEvent<'_>) + Send + Sync
     move |event| count_and_panic(&events, event)
 }
 
-/// Advances the paused clock without a turn for any other task: a driver is then late.
+/// Advances the paused clock before any other task is polled, so a driver is late.
 fn advance_before_any_driver(by: Duration) {
     assert_pending!(task::spawn(advance(by)).poll());
 }
@@ -157,7 +157,7 @@ async fn every_request_is_answered_although_the_observer_of_a_shed_one_panics() 
     .await;
 }
 
-/// The driver of all keys goes on, and so does a driver of a limiter's own.
+/// This is tried with the driver of all keys and with the driver of a limiter.
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_an_observer_does_not_end_the_driver() {
     let (start, policy) = (Instant::now(), MaxConcurrency::new(1).ttl(ms(10)));
@@ -181,7 +181,7 @@ async fn a_panic_of_an_observer_does_not_end_the_driver() {
     }
 }
 
-/// A second observer replaced the first.
+/// A fixed bug: a second observer replaced the first.
 #[tokio::test]
 async fn every_observer_is_called_in_order_although_another_panics() {
     let calls: Arc<Mutex<Vec<&str>>> = Arc::default();

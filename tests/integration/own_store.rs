@@ -10,7 +10,7 @@ mod broken {
 
     use super::*;
 
-    /// A store that forgets what was returned.
+    /// A store that loses returned places.
     #[derive(Debug)]
     struct Forgets(MapStore);
 

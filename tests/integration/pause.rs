@@ -13,7 +13,7 @@ use tollgate::{
     UpstreamSignal,
 };
 
-/// For every policy, those that otherwise read no clock included, and for requests before the pause and during it.
+/// This holds for every policy, with a clock and without one, and for requests from before the pause and during it.
 #[tokio::test(start_paused = true)]
 async fn all_requests_wait_for_the_end_of_a_pause_and_are_granted_in_order() {
     for policy in every_strategy() {
@@ -148,7 +148,7 @@ async fn a_timeout_within_the_pause_fails_at_once_and_one_beyond_it_is_served() 
         .unwrap()
         .release();
     assert_eq!(start.elapsed(), ms(100));
-    // The end of a pause without end is not known, so a request is not refused at once: its timeout runs.
+    // A pause without end has no known end, so a request is not refused at once, but at its timeout.
     limiter.pause_for(Duration::MAX);
     let error = limiter
         .request()
@@ -247,7 +247,7 @@ fn threads_that_block_wait_for_the_end_of_a_pause_too() {
     limiter.pause_for(ms(50));
     let _permit = limiter.blocking_acquire().unwrap();
     assert!((ms(50)..ms(5_000)).contains(&start.elapsed()));
-    // Resumed, closed, and paused while they wait already.
+    // The pause is resumed, closed, and set while a thread waits.
     let wait = || {
         let limiter = limiter.clone();
         std::thread::spawn(move || limiter.blocking_acquire().map(drop))
@@ -292,7 +292,7 @@ fn a_pause_ends_for_waiters_that_relied_on_a_runtime_that_is_not_polled() {
     let limiter = limiter(MaxConcurrency::new(2));
     let out = limiter.try_acquire_many(2).unwrap();
     let mut first = task::spawn(limiter.acquire());
-    still.block_on(async { assert_pending!(first.poll()) }); // its runtime has the driver, and is not polled any more
+    still.block_on(async { assert_pending!(first.poll()) }); // its runtime has the driver, and is no longer polled
     running.block_on(async {
         let second = queued(limiter.acquire());
         limiter.pause_for(ms(30));
@@ -394,7 +394,7 @@ async fn a_denial_of_an_upstream_pauses_all_requests_for_as_long_as_it_says() {
     let says = UpstreamSignal::new();
     let cases = [
         (says.limited().retry_after(ms(30_000)), 30_000),
-        (says.retry_after(ms(250)), 250), // a 503 says so as well
+        (says.retry_after(ms(250)), 250), // a 503 pauses, too
         (says.limited().reset_after(ms(700)), 700),
         (says.limited(), 1_000),
         (says.remaining(0).reset_after(ms(400)), 400),
@@ -464,7 +464,7 @@ async fn a_quota_that_is_nearly_spent_is_spread_until_its_reset() {
     assert_eq!(at(3).await, [0, 0, 0]);
 }
 
-/// A fixed bug: of what was due before it, only the first 64 things were done before it.
+/// A fixed bug: only the first 64 pieces of due work were done before the input.
 #[tokio::test(start_paused = true)]
 async fn all_due_work_is_done_before_an_input_although_the_timer_is_late() {
     const POLICY: &str = "100 concurrent ttl 10ms and 1/h burst 101";

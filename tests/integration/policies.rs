@@ -48,7 +48,7 @@ async fn each_new_limit_serves_a_queue_at_the_instants_that_its_rule_says() {
     assert_eq!(grants(&penalty, 5).await, [0, 0, 100, 200, 300]);
 }
 
-/// Takes one unit now, and then advances time by this many milliseconds.
+/// Takes one unit now, and then advances the clock by this many milliseconds.
 async fn limiter_at(limiter: &Limiter, millis: u64) {
     limiter.try_acquire().unwrap().release();
     advance(ms(millis)).await;
@@ -139,7 +139,7 @@ async fn fast_rates_are_neither_unlimited_nor_refused() {
     }
 }
 
-/// Trap: quotas of a billion and more overflow. Here over a day, in one piece and in parts.
+/// Trap: quotas of a billion and more overflow. The quota is per day, and is taken at once and in parts.
 #[tokio::test(start_paused = true)]
 async fn huge_quotas_do_not_overflow() {
     const DAY: Duration = Duration::from_secs(86_400);

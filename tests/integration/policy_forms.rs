@@ -1,4 +1,4 @@
-//! Everything that a policy can be written as: limits, `and`, tuples, lists, text.
+//! The forms of a policy: limits, `and`, tuples, lists, text.
 
 use crate::common::{limiter, ms};
 use tollgate::{

@@ -1,4 +1,4 @@
-//! The timekeeper: it is punctual, never early, and a paused clock rules.
+//! The precise timer: grants are punctual and never early, and follow a paused clock.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
@@ -85,7 +85,7 @@ async fn grants_of_keys_follow_a_paused_clock() {
     }
 }
 
-/// The thread grants: nothing polls the runtime of the waiter, whose own timer so does nothing.
+/// The thread grants the request, because nothing polls the runtime of the waiter and its timer.
 #[test]
 fn the_thread_grants_requests_of_keys() {
     struct Tells(Mutex<Sender<Option<String>>>);
@@ -131,7 +131,7 @@ fn the_thread_grants_requests_of_keys() {
     );
 }
 
-/// Keys come due while others are called: none is forgotten between the task and the thread.
+/// Keys become due while other keys are called. The task or the thread serves each of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_due_key_is_served_by_the_thread_or_by_the_tasks() {
     let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(2)))
@@ -205,7 +205,7 @@ async fn a_leaked_permit_is_reclaimed() {
     assert_eq!(limiter.snapshot().reclaimed, 1);
 }
 
-/// The thread has an appointment, but nothing else, of a limiter.
+/// The thread keeps the instant at which it wakes for a limiter, and no reference to the limiter.
 #[test]
 fn the_thread_does_not_keep_a_dropped_limiter_alive() {
     struct CountsDrop(Arc<AtomicU32>);

@@ -1,4 +1,4 @@
-//! The queue as callers see it: bounded, with a rule for when it is full.
+//! The queue as callers see it: its bound, and the rule for a full queue.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -107,7 +107,7 @@ async fn a_request_never_waits_under_max_queue_0() {
     }
 }
 
-/// A fixed bug: a waiter was dropped for a new request that would not have stayed.
+/// A fixed bug: a waiter was shed for a new request that does not wait.
 #[tokio::test(start_paused = true)]
 async fn no_waiter_is_shed_for_a_request_that_does_not_wait() {
     let limiter = bounded(1, Overflow::DropOldest);
@@ -234,7 +234,7 @@ async fn a_full_queue_of_the_newest_first_grants_the_newest_at_once_if_it_can() 
     assert_eq!(start.elapsed(), ms(20));
 }
 
-/// The timer follows the front: a later request that is due sooner is not delayed.
+/// The timer is set for the front of the queue: a later request that comes first and is due sooner is not delayed.
 #[tokio::test(start_paused = true)]
 async fn an_urgent_small_request_before_a_large_one_moves_the_timer_forward() {
     let limiter = Limiter::new(Throttle::every(ms(10)).burst(10)).unwrap();
@@ -292,7 +292,7 @@ async fn deadlines_of_a_long_queue_are_kept_each_on_time_by_one_timer() {
     assert_eq!(limiter.snapshot().timed_out, 200);
 }
 
-/// A fixed bug: a waiter with an earlier deadline was taken to leave the queue, also if it was to be granted first.
+/// A fixed bug: a waiter with an earlier deadline was assumed to leave the queue, although it would be granted first.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_that_cannot_be_met_is_refused_at_once_behind_a_waiter_that_is_granted_in_time() {
     let every_100_ms = || Policy::from(Throttle::every(ms(100)));
@@ -367,7 +367,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
     .await;
 }
 
-/// A fixed bug: sums of huge costs saturate, and the rest of a sum was taken for an empty queue.
+/// A fixed bug: sums of huge costs saturate, and a saturated sum was later taken for an empty queue.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_never_reported_as_allowed_behind_huge_waiting_costs() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
@@ -382,7 +382,7 @@ async fn a_denial_is_never_reported_as_allowed_behind_huge_waiting_costs() {
     assert!(limiter.try_acquire().is_err() && !limiter.check(1).is_allowed());
 }
 
-/// A fixed bug: the release of a cost that does not fit into the word, where the units that were left did, lost units.
+/// A fixed bug: units were lost by the release of a cost that does not fit into the word, if the remaining units fit into it.
 #[tokio::test(start_paused = true)]
 async fn a_release_of_a_huge_cost_loses_no_unit() {
     for (limit, cost) in [
@@ -405,7 +405,7 @@ async fn a_release_of_a_huge_cost_loses_no_unit() {
     }
 }
 
-/// A larger cost than most futures have room for waits, is granted, and is given back in the same way.
+/// A cost that does not fit into the small form of a future waits, is granted and is released like others.
 #[tokio::test(start_paused = true)]
 async fn a_huge_cost_waits_and_is_released_as_a_small_one() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
@@ -486,7 +486,7 @@ async fn block_drops_all_waiters_and_accepts_no_request_until_none_has_come_for_
         (0, 0, 3)
     );
 
-    // Every kind of request restarts the block; a check does not.
+    // A request of any kind restarts the time of the block. A check does not.
     for _ in 0..3 {
         advance(ms(99)).await;
         assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
@@ -514,7 +514,7 @@ async fn block_drops_all_waiters_and_accepts_no_request_until_none_has_come_for_
         ),
         (false, Some(ms(40)))
     );
-    limiter.resume(); // which is for pauses
+    limiter.resume(); // `resume` ends only pauses
     assert!(limiter.acquire_many(0).await.is_err() && limiter.acquire_many(2).await.is_err());
     advance(ms(39)).await;
     assert!(!limiter.check(1).is_allowed());
@@ -673,7 +673,7 @@ async fn every_request_that_is_shed_is_reported_with_its_reason() {
         assert_eq!(reported, expected, "{overflow:?}");
         assert_eq!(limiter.snapshot().shed, expected.len() as u64);
     }
-    // Each of several lines in one queue.
+    // Requests from several lines of code wait in one queue.
     let (limiter, events) = observed(Overflow::DropOldest);
     let _out = limiter.try_acquire_many(9).unwrap();
     let (mut lines, mut waiting) = (Vec::new(), Vec::new());
@@ -776,7 +776,7 @@ async fn the_text_of_a_decision_says_that_it_allows_or_that_the_limiter_is_pause
     );
 }
 
-/// The requests that wait go first.
+/// The retry-after counts the waiting requests.
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_says_when_to_retry() {
     let limiter = Limiter::builder(Throttle::every(ms(100)))

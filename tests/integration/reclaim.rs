@@ -11,7 +11,7 @@ use tollgate::{
     Throttle,
 };
 
-/// A limiter, and the reclaims that it has reported.
+/// A limiter, and the reclaims that it reports.
 fn observed(policy: impl Into<Policy>) -> (Limiter, Arc<Mutex<Vec<EventKind>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&events);
@@ -33,7 +33,7 @@ fn line(event: &EventKind) -> u32 {
     acquired_in.line()
 }
 
-/// Trap: a sweep once per TTL lets a leak live for two TTLs. And it happens without a waiter.
+/// Trap: a sweep once per TTL lets a leak live for two TTLs. The reclaim needs no waiter.
 #[tokio::test(start_paused = true)]
 async fn a_leak_is_reclaimed_one_ttl_after_its_grant_without_a_waiter() {
     let (limiter, events) = observed(MaxConcurrency::new(2).ttl(ms(100)));
@@ -99,7 +99,7 @@ async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
     }
 }
 
-/// Trap: a renew revives a permit that was reclaimed, or one whose TTL has passed and that is not reclaimed yet.
+/// Trap: `renew` revives a permit that was reclaimed, or a permit whose TTL has passed before its reclaim.
 #[test]
 fn a_permit_past_its_ttl_is_dead_before_the_timer_fires() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(500))).unwrap();
@@ -198,7 +198,7 @@ async fn an_untaken_grant_is_reclaimed_too() {
     assert_eq!(limiter.snapshot().in_flight, 1);
 }
 
-/// A fixed bug: `check` and `snapshot` did not do what was due, `try_acquire` did.
+/// A fixed bug: `try_acquire` did due work, but `check` and `snapshot` did not.
 #[test]
 fn check_and_snapshot_do_due_work_although_the_timer_is_late() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
@@ -224,7 +224,7 @@ fn leaks_by_the_hundred_are_all_reclaimed_before_a_request_is_denied() {
     }
 }
 
-/// A fixed bug: work was started under a permit that had been reclaimed in its slot.
+/// A fixed bug: work was started under a permit that had been reclaimed before it was taken.
 #[tokio::test(start_paused = true)]
 async fn run_does_not_start_work_under_a_dead_permit() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
@@ -239,7 +239,7 @@ async fn run_does_not_start_work_under_a_dead_permit() {
     ));
 }
 
-/// The event and the lease name the line of the request, for every way to request.
+/// The event and the lease name the line of the request, for each kind of request.
 #[tokio::test(start_paused = true)]
 async fn the_event_names_the_line_that_asked() {
     let (limiter, events) = observed(MaxConcurrency::new(8).ttl(ms(10)));

@@ -16,7 +16,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A store whose keys no other test and no other run has.
+/// A store whose keys no other test and no other run uses.
 fn store_at(url: &str, test: &str) -> RedisStore {
     RedisStore::builder(url)
         .prefix(format!("test-{}-{test}", std::process::id()))
@@ -32,7 +32,7 @@ fn limiter(store: &RedisStore, policy: &str) -> SharedLimiter {
         .unwrap()
 }
 
-/// Whether it was admitted; an error is none of a denial.
+/// Whether a request is admitted. Panics at an error that is not a denial.
 async fn admitted(limiter: &SharedLimiter) -> bool {
     match limiter.try_acquire().await {
         Ok(_) => true,
@@ -41,7 +41,7 @@ async fn admitted(limiter: &SharedLimiter) -> bool {
     }
 }
 
-/// All that an error prints, with its sources.
+/// The messages of an error and of its sources.
 fn chain(error: &dyn Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -137,7 +137,7 @@ async fn a_release_wakes_a_waiter_of_another_process() {
     );
 }
 
-/// A fixed fault: it waited until the lease would have expired.
+/// A fixed bug: the waiter waited until the lease would have expired.
 #[tokio::test]
 async fn waiters_are_served_although_the_message_of_a_release_is_lost() {
     let server = RedisServer::start(&[]);
@@ -384,7 +384,7 @@ async fn a_replica_that_only_reads_refuses() {
     assert!(chain(&error).contains("refuses"), "{error:?}");
 }
 
-/// A fixed bug: the old server was asked for ever.
+/// A fixed bug: the old server was called for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_to_a_server_that_was_replaced_is_closed() {
     let (old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));

@@ -1,4 +1,4 @@
-//! Turns that are taken now and used later.
+//! Reservations: turns that are taken now and used later.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn the_next_one_gets_the_turn_of_a_cancelled_reservation() {
     let limiter = limiter(Throttle::every(ms(10)));
     let (first, second) = (limiter.reserve().unwrap(), limiter.reserve().unwrap());
     assert_eq!(second.ready_in(), Some(ms(10)));
-    drop(first); // it was granted; now it is refunded
+    drop(first); // its grant is refunded
     assert_eq!(second.ready_in(), Some(Duration::ZERO));
     drop(second.await.unwrap());
     assert_eq!(limiter.snapshot().refunded, 1);
@@ -123,7 +123,7 @@ fn a_reservation_that_must_wait_needs_a_runtime() {
     assert_eq!(limiter.reserve().unwrap_err(), AcquireError::Closed);
 }
 
-/// It is charged when the turn comes: charged at once, a log would forget it too early.
+/// A reservation is charged when its turn comes. With a charge at once, a log would drop the entry too early.
 #[tokio::test(start_paused = true)]
 async fn a_log_is_not_exceeded_by_reservations() {
     let limiter = limiter(SlidingWindow::log(2, ms(100)));

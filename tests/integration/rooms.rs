@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
 const ROOMS: [&str; 31] = [
-    // macros for all others
+    // macros for all other rooms
     "macros",
     // limits as data and as text
     "rate",
@@ -25,12 +25,12 @@ const ROOMS: [&str; 31] = [
     "upstream",
     "event",
     "exchange",
-    // decides
+    // the pure decisions
     "core",
-    // keeps what processes share
+    // stores of shared limits
     "lock",
     "store",
-    // acts
+    // acts on the decisions
     "contain_panic",
     "observe",
     "manager",
@@ -43,11 +43,11 @@ const ROOMS: [&str; 31] = [
     "stream",
     "keyed",
     "shared",
-    // what the feature `http` puts around these
+    // the layers of the feature `http` around limiters
     "http",
-    // what operators see of them
+    // adapters for operators
     "telemetry",
-    // what the feature `serde` adds to these
+    // the impls of the feature `serde`
     "serialize",
 ];
 
@@ -163,7 +163,7 @@ fn paths(module: &[String], code: &str, sources: &Sources) -> Vec<(Module, bool)
     paths
 }
 
-/// Hands over each path of a tree such as `a::{b, c::{d, e}}`, and leaves what comes after the tree.
+/// Calls `found` with each path of a tree such as `a::{b, c::{d, e}}`. Leaves the text after the tree in `rest`.
 fn tree(mut base: Module, rest: &mut &str, found: &mut dyn FnMut(Module)) {
     *rest = rest.trim_start();
     if let Some(inner) = rest.strip_prefix('{') {
@@ -198,7 +198,7 @@ fn tree(mut base: Module, rest: &mut &str, found: &mut dyn FnMut(Module)) {
     }
 }
 
-/// The file that defines what a path names. Re-exports are followed.
+/// The file that defines the item of a path. Follows re-exports.
 fn defined_in(path: &[String], reexports: &BTreeMap<Module, Module>, sources: &Sources) -> Module {
     for length in 1..=path.len() {
         if let Some(target) = reexports.get(&path[..length]) {

@@ -54,7 +54,7 @@ fn waiters_in_another_runtime_continue_when_the_drivers_runtime_ends() {
     }
 }
 
-/// The first runtime exists, has the driver, and is never polled again.
+/// The first runtime has the driver, and is never polled again.
 #[test]
 fn a_runtime_that_is_not_driven_does_not_hold_up_another_one() {
     for policy in [
@@ -95,7 +95,7 @@ fn the_task_of_a_runtime_that_is_shutting_down_is_replaced() {
         .release();
 }
 
-/// A clock that a paused runtime advanced by an hour is ahead of the next runtime's.
+/// A paused runtime has advanced its clock by an hour, so that it is ahead of the clock of the next runtime.
 #[test]
 fn an_hour_that_passed_on_a_paused_clock_is_not_waited_out_on_the_next_one() {
     let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
@@ -150,7 +150,7 @@ fn waiting_in_a_runtime_without_timers_returns_no_runtime() {
     within_ten_seconds(&current_thread(), limiter.acquire())
         .unwrap()
         .release();
-    // Where no time matters, none is needed.
+    // A policy of places needs no timer.
     let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let (out, handle) = (places.try_acquire().unwrap(), places.clone());
     timerless.block_on(async move {
@@ -170,7 +170,8 @@ fn blocking_threads_are_served_in_order_at_the_pace_without_any_runtime() {
         .map(|nth| {
             let handle = limiter.clone();
             let thread = thread::spawn(move || handle.blocking_acquire().unwrap().fence());
-            // So that they arrive in order. One snapshot has both numbers: between two, a queued request may be granted.
+            // Waits, so that the threads arrive in order. One snapshot has both numbers, because a queued request may be granted between
+            // two.
             loop {
                 let now = limiter.snapshot();
                 if now.queued + now.granted >= 2 + nth {
@@ -300,7 +301,7 @@ fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
         .start_paused(true)
         .build()
         .unwrap();
-    // A minute more, since that clock stands still until the first grant.
+    // A minute more, because that clock stands still until the first grant.
     ahead.block_on(tokio::time::advance(Duration::from_secs(3_660)));
     let mut granted = 0;
     for _ in 0..100 {
@@ -313,7 +314,7 @@ fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
     );
 }
 
-/// A fixed bug: a denial behind an open word took a reading of the slower clock for one of the faster.
+/// A fixed bug: a denial behind an open word took a reading of the slower clock for a reading of the faster clock.
 #[test]
 fn a_denial_on_a_slower_clock_than_the_one_read_under_the_lock_does_not_wait_for_their_difference()
 {
@@ -357,7 +358,7 @@ fn in_a_destructor<R: Send + 'static>(
         }
     }
     thread_local!(static AT_END: RefCell<AtEnd> = const { RefCell::new(AtEnd(None)) });
-    // A thread ends the latest of its thread-locals first.
+    // A thread destroys its latest thread-local first.
     let begin_tokio = || drop(tokio::sync::Mutex::const_new(()).blocking_lock());
     thread::spawn(move || {
         let (returned, result) = std::sync::mpsc::channel();
@@ -377,7 +378,8 @@ fn in_a_destructor<R: Send + 'static>(
     })
 }
 
-/// A fixed bug: it asked tokio, whose thread-locals are gone there, and the process was aborted. So the test starts itself.
+/// A fixed bug: it called tokio, whose thread-locals no longer exist there, and the process was aborted. So the test runs in a process of
+/// its own.
 #[test]
 fn blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere() {
     const CHILD: &str = "TOLLGATE_TEST_DESTRUCTORS";
@@ -464,7 +466,7 @@ fn blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere() {
         );
         assert!(start.elapsed() >= ms(30));
     }
-    // Tokio's clock looks for a runtime once a clock was paused in this process. In a thread whose thread-locals are gone it panics.
+    // After a clock was paused in this process, tokio's clock looks for a runtime. In a thread without its thread-locals that panics.
     current_thread().block_on(async { tokio::time::pause() });
     let (places, keyed) = (
         Limiter::new(MaxConcurrency::new(1)).unwrap(),

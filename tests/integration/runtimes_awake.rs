@@ -32,7 +32,7 @@ struct DriverAsleep {
 }
 
 impl DriverAsleep {
-    /// One for a limiter of its own, and one for that of a key: their drivers are two.
+    /// The same for a limiter and for the limiter of a key, because they have different drivers.
     fn both() -> [Self; 2] {
         let keyed = KeyedLimiter::new(MaxConcurrency::new(1)).unwrap();
         [
@@ -65,7 +65,7 @@ impl DriverAsleep {
         }
     }
 
-    /// The place is released, the front gives up, and only time must pass.
+    /// Releases the place and drops the front. The waiter is then served by time alone.
     fn expect_served_in_time(self) {
         drop((self.out, self.front));
         within_ten_seconds(&self.awake, self.waiting).unwrap();
@@ -118,7 +118,7 @@ fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
     while limiter.snapshot().queued < 2 {
         thread::yield_now();
     }
-    // It is at the front, requests more than remains, and gives up after 50 ms: then the others can be served.
+    // The front requests more than remains, and gives up after 50 ms. Then the others can be served.
     let urgent = limiter
         .request()
         .cost(2)

@@ -1,4 +1,4 @@
-//! Another policy at run time, under load and with waiters queued.
+//! A change of the policy at run time, under load and with waiters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn window(units: u64) -> FixedWindow {
     FixedWindow::new(units, SECOND)
 }
 
-/// Every kind of rate takes over from every other, as is and in proportion.
+/// Every kind of rate takes over from every other kind, unit by unit and in proportion.
 #[tokio::test(start_paused = true)]
 async fn usage_is_kept_whatever_limit_takes_over() {
     let kinds: [fn(u64) -> Limit; 7] = [
@@ -190,7 +190,7 @@ async fn no_waiter_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     );
 }
 
-/// Permits in flight are counted although no limit needs it: never over when a concurrency limit is added again.
+/// Permits in flight are counted even if no limit counts them, so a concurrency that is added again is never exceeded.
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_that_was_removed_and_comes_back_counts_what_is_out() {
     let limiter = limiter(MaxConcurrency::new(4));
@@ -313,7 +313,7 @@ async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
     }
 }
 
-/// The same for usage that was carried over: it was measured differently from the grant.
+/// The same bug, for usage that was carried over and is measured in other units than the grant.
 #[tokio::test(start_paused = true)]
 async fn carried_usage_stays_although_its_permit_is_refunded() {
     for (new, carry) in [
@@ -331,7 +331,7 @@ async fn carried_usage_stays_although_its_permit_is_refunded() {
     }
 }
 
-/// An equal limit keeps its state and the grants that it can refund.
+/// A limit that is equal in both policies keeps its state and the grants that it can refund.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_stays_keeps_its_state_and_takes_back_what_it_charged() {
     let limiter = limiter(Policy::from(window(10)).and(MaxConcurrency::new(50)));

@@ -1,4 +1,4 @@
-//! Permits released with the actual cost of their work: settled, refunded, or neither.
+//! Permits that are settled at the actual cost of their work, refunded, or neither.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tollgate::{
     SlidingWindow, Throttle, TokenBucket,
 };
 
-/// One limit of each kind of rate: ten at once, and all ten again after a second.
+/// One limit of each kind of rate: ten units at once, and all ten again after a second.
 fn rates() -> Vec<Limit> {
     vec![
         Throttle::every(ms(100)).burst(10).into(),
@@ -81,7 +81,7 @@ async fn a_debt_delays_later_requests_by_its_exact_time() {
             3_000,
         ), // 34 fill three windows and part of the fourth
         (FixedWindow::new(10, ms(1_000)).into(), 3_000),
-        (SlidingWindow::log(10, ms(1_000)).into(), 1_000), // all of the debt expires together
+        (SlidingWindow::log(10, ms(1_000)).into(), 1_000), // the whole debt expires at once
     ];
     for (limit, after) in debts {
         let limiter = limiter(limit);
@@ -223,7 +223,7 @@ async fn estimates_under_load_keep_the_rate_that_was_asked_for() {
     for task in tasks {
         used += task.await.unwrap();
     }
-    // All usage is paid for, except the debt of the last estimate.
+    // The used tokens exceed the rate by at most the debt of the last estimate.
     let most = (start.elapsed().as_secs_f64() + 1.0) * 1_000.0 + 450.0;
     let least = (start.elapsed().as_secs_f64() - 1.0) * 1_000.0;
     assert!(
@@ -292,7 +292,7 @@ async fn a_refund_after_a_debt_leaves_the_debt() {
     );
 }
 
-/// A fixed bug: behind a few dozen later grants, next to nothing was refunded. So settling hardly helped with many calls at a time.
+/// A fixed bug: after a few dozen later grants almost nothing was refunded, so settling hardly helped with many calls in flight.
 #[tokio::test(start_paused = true)]
 async fn permits_that_outlive_many_others_are_refunded_whole() {
     let limiter = Limiter::new("1000 concurrent per request and 1000000/min").unwrap();

@@ -1,4 +1,4 @@
-//! Limits in a store, in memory, by many limiters that stand for processes. The clock is paused, so that the instants are exact.
+//! Limits in a store in memory. Each of several limiters stands for a process. The clock is paused, so that the instants are exact.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -123,7 +123,7 @@ async fn a_denial_names_the_limit_and_the_instant() {
     assert!(other.try_acquire().await.is_ok());
 }
 
-/// A pause holds back the process that was paused and no other, with prefetched units and without.
+/// A pause holds back only the process that was paused, with prefetched units and without.
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_back_this_process() {
     for prefetched in [0, 10] {
@@ -141,7 +141,7 @@ async fn a_pause_holds_back_this_process() {
                 .limited()
                 .retry_after(Duration::from_secs(30)),
         );
-        one.pause_for(Duration::from_secs(20)); // the later end counts
+        one.pause_for(Duration::from_secs(20)); // the later end of two pauses counts
         assert_eq!(one.snapshot().paused_for, Some(Duration::from_secs(30)));
         let Err(TryAcquireError::Denied(decision)) = one.try_acquire().await else {
             panic!("granted")
@@ -309,7 +309,7 @@ async fn a_reset_serves_waiters_at_once() {
     assert_eq!(began.elapsed(), ms(10));
 }
 
-/// A fixed bug: what the store had denied before the reset, and said after it, was remembered.
+/// A fixed bug: a denial that the store decided before the reset, and sent after it, was remembered.
 #[tokio::test(start_paused = true)]
 async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
     let faulty = Faulty::new();
@@ -329,7 +329,7 @@ async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
     assert_eq!(start.elapsed(), ms(100), "it asks the store");
 }
 
-/// A fixed bug: what a permit from before a reset gave back was granted a second time.
+/// A fixed bug: units that a permit from before a reset gave back were granted twice.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_a_reset_gives_nothing_back() {
     for policy in [
@@ -376,7 +376,7 @@ async fn a_permit_from_before_a_reset_gives_back_no_place_of_another() {
     assert!(limiter.try_acquire().await.is_ok());
 }
 
-/// A fixed bug: requests that are explained, as those of layers are, made the process take units ahead, and were granted none of them.
+/// A fixed bug: explained requests, which layers make, caused a prefetch and were granted none of its units.
 #[tokio::test(start_paused = true)]
 async fn prefetched_units_are_granted_to_explained_requests_too() {
     let builder = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant");
@@ -396,7 +396,7 @@ async fn prefetched_units_are_granted_to_explained_requests_too() {
     assert!(limiter.try_acquire().await.is_err());
 }
 
-/// A fixed bug: it was taken for the other permit, which was granted after the reset.
+/// A fixed bug: the permit was mistaken for another one that was granted after the reset.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_a_reset_does_not_refund_a_later_one_with_the_same_fence() {
     let limiter =
@@ -410,7 +410,7 @@ async fn a_permit_from_before_a_reset_does_not_refund_a_later_one_with_the_same_
     assert!(limiter.try_acquire().await.is_err());
 }
 
-/// A fixed bug: they were granted besides all that the reset had given.
+/// A fixed bug: these units were granted in addition to the whole limit after the reset.
 #[tokio::test(start_paused = true)]
 async fn prefetched_units_are_not_granted_after_a_reset() {
     let store = MemoryStore::new();
@@ -472,7 +472,7 @@ async fn a_reset_comes_after_a_charge_that_is_on_its_way() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10);
 }
 
-/// A fixed bug: a reset that was given up sent the store what another reset had withheld.
+/// A fixed bug: a reset whose future was dropped sent the store the charges that another reset had withheld.
 #[tokio::test(start_paused = true)]
 async fn resets_at_the_same_time_charge_nothing_from_before_them() {
     let faulty = Faulty::by(Way::Slow(ms(100)));
@@ -680,7 +680,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
     assert_eq!(granted.load(Relaxed), LIMIT);
 }
 
-/// In any instant the store has charged at least what the processes have granted, and never more than the limit.
+/// At any instant the store has charged at least the units that the processes have granted, and at most the limit.
 #[tokio::test(start_paused = true)]
 async fn prefetched_units_never_exceed_the_limit_and_come_back() {
     let store = MemoryStore::new();
@@ -742,7 +742,7 @@ async fn a_penalty_counts_attempts_that_another_limit_is_known_to_deny() {
     assert_eq!(start.elapsed(), ms(40), "each is answered at once");
 }
 
-/// A fixed bug: without a handle of the limiter, as in a layer for clients, a request only asked now and then.
+/// A fixed bug: a request without a handle of the limiter, as in a layer for clients, was not notified and only asked at intervals.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_notified_of_releases_without_a_handle_of_the_limiter() {
     let store = MemoryStore::new();
@@ -757,7 +757,7 @@ async fn a_waiter_is_notified_of_releases_without_a_handle_of_the_limiter() {
     assert!(start.elapsed() <= ms(10), "{:?}", start.elapsed());
 }
 
-/// A fixed fault: it waited until the lease would have expired.
+/// A fixed bug: the waiter waited until the lease would have expired.
 #[tokio::test(start_paused = true)]
 async fn a_release_message_that_arrives_before_the_denial_is_not_lost() {
     let faulty = Faulty::new();
@@ -773,7 +773,7 @@ async fn a_release_message_that_arrives_before_the_denial_is_not_lost() {
     assert!(start.elapsed() <= ms(151), "{:?}", start.elapsed());
 }
 
-/// A fixed fault: it repeated what the store had said.
+/// A fixed bug: the denial repeated the time of the store's reply.
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_reports_the_time_that_is_left() {
     let faulty = Faulty::new();
@@ -814,7 +814,7 @@ fn retry_after(denied: Result<Permit, TryAcquireError>) -> Duration {
     }
 }
 
-/// A fixed bug: what was remembered of the denial of one cost was the answer to a larger one.
+/// A fixed bug: the remembered denial of one cost was also the answer to a larger cost.
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_does_not_answer_another_cost() {
     let faulty = Faulty::new();
@@ -877,7 +877,7 @@ async fn a_small_request_that_does_not_wait_is_granted_beside_a_large_one_that_i
     drop(small.await.unwrap().expect("a unit is left"));
 }
 
-/// A fixed bug: it said when the smaller cost is admitted.
+/// A fixed bug: its retry-after was the time at which the smaller cost is admitted.
 #[tokio::test(start_paused = true)]
 async fn a_larger_request_that_times_out_or_is_denied_behind_others_does_not_say_when_a_smaller_one_is_admitted()
  {
@@ -930,7 +930,8 @@ async fn a_larger_request_that_times_out_or_is_denied_behind_others_does_not_say
     drop(waiting.await.unwrap().unwrap());
 }
 
-/// A request of another cost is not asked again where that would count it twice: when it is admitted is then unknown.
+/// A penalty would count a second ask of the same request, so the store is not asked about another cost again. Its retry-after is then
+/// unknown.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_counts_once_for_a_penalty_when_requests_go_together() {
     const POLICY: &str = "penalty 4 falling 1/h ceiling 100";
@@ -983,7 +984,7 @@ async fn a_grant_after_a_wait_is_explained() {
     assert_eq!(said(&limits), [(2, 1), (3, 0)]);
 }
 
-/// A fixed fault: the store had granted a part of the units ahead, and its denial of the others denied that part, too.
+/// A fixed bug: the store granted a part of a prefetch, and its denial of the other units denied that part, too.
 #[tokio::test(start_paused = true)]
 async fn prefetched_units_are_granted_whatever_the_store_has_denied() {
     let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant")
@@ -998,7 +999,7 @@ async fn prefetched_units_are_granted_whatever_the_store_has_denied() {
     assert!(limiter.try_acquire().await.is_err());
 }
 
-/// A fixed bug: a denial that the process knew of without the store was not reported to the observer.
+/// A fixed bug: a denial without a call of the store was not reported to the observer.
 #[tokio::test(start_paused = true)]
 async fn each_denial_is_reported_whether_or_not_the_store_was_asked() {
     let faulty = Faulty::new();
@@ -1043,7 +1044,7 @@ async fn each_denial_is_reported_whether_or_not_the_store_was_asked() {
     assert_eq!(*reported.lock().unwrap(), denials);
 }
 
-/// A fixed fault: a denial from memory said nothing of the pause.
+/// A fixed bug: a remembered denial ignored the pause.
 #[tokio::test(start_paused = true)]
 async fn a_denial_in_a_pause_lasts_as_long_as_the_pause() {
     let hour = Duration::from_secs(3_600);
@@ -1070,7 +1071,7 @@ async fn a_denial_in_a_pause_lasts_as_long_as_the_pause() {
     );
 }
 
-/// A fixed fault: it said what the store would, which was not asked.
+/// A fixed bug: a check predicted the decision of the store, although no request would have asked it.
 #[tokio::test(start_paused = true)]
 async fn a_check_answers_as_try_acquire_in_a_pause_and_when_it_is_closed() {
     let (faulty, hour) = (Faulty::new(), Duration::from_secs(3_600));
@@ -1161,7 +1162,7 @@ async fn a_check_counts_prefetched_units() {
 /// The bans that an observer got: the index of the limit, and for how long.
 type Bans = Arc<Mutex<Vec<(usize, Duration)>>>;
 
-/// Notes the bans, each of which follows its denial.
+/// Records the bans. Checks that each follows its denial.
 fn note_bans() -> (Bans, impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) {
     let (bans, denied_in) = (Bans::default(), Mutex::new(None));
     let noted = Arc::clone(&bans);
@@ -1256,7 +1257,7 @@ async fn attempts_that_share_a_call_begin_one_ban() {
     assert_eq!(*bans.lock().unwrap(), [(0, Duration::from_secs(60))]);
 }
 
-/// Where this process decides alone, the ban is of the policy by which it does.
+/// Under `OnStoreDown::Local`, the ban is of the local fallback.
 #[tokio::test(start_paused = true)]
 async fn a_ban_by_this_process_alone_is_reported() {
     let (bans, note) = note_bans();
@@ -1273,7 +1274,7 @@ async fn a_ban_by_this_process_alone_is_reported() {
     assert_eq!(*bans.lock().unwrap(), [(1, Duration::from_secs(60))]);
 }
 
-/// By the process whose request has done it, and in no other.
+/// Only the process whose request replaced the policy reports it.
 #[tokio::test(start_paused = true)]
 async fn the_process_that_replaces_the_policy_reports_it_once() {
     let faulty = Faulty::new();

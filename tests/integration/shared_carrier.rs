@@ -1,4 +1,4 @@
-//! Which requests a call carries, and what happens to them: when one fails or leaves, the others are served.
+//! Which requests a call carries. When one of them fails or is dropped, the others are served.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::OnStoreDown;
 use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
-/// The way to a store, and a limiter that takes it. A call takes 10 ms.
+/// A store, and a limiter over it. A call takes 10 ms.
 fn slow(policy: &str) -> (Faulty, SharedLimiter) {
     let faulty = Faulty::by(Way::Slow(ms(10)));
     let limiter = faulty.builder(policy).build().unwrap();
@@ -168,7 +168,7 @@ fn a_request_outlives_the_runtime_that_polled_it_first() {
     assert!(granted.is_ok(), "it keeps others waiting for ever");
 }
 
-/// Requests that came one after another go together from the next call on, however few they are.
+/// Requests that came one after another share the next call, even if there are only two.
 #[tokio::test(start_paused = true)]
 async fn requests_that_come_one_after_another_share_a_call() {
     let (store, limiter) = slow("1000000/s burst 1000000");
@@ -185,7 +185,7 @@ async fn requests_that_come_one_after_another_share_a_call() {
     assert!(calls <= 12, "{calls} calls for 20 requests");
 }
 
-/// A fixed bug: it was explained by limits that knew nothing of the store's.
+/// A fixed bug: it was explained with local limits, not with the limits in the store.
 #[tokio::test(start_paused = true)]
 async fn a_prefetched_grant_is_not_explained() {
     let faulty = Faulty::by(Way::Slow(ms(10)));

@@ -1,4 +1,4 @@
-//! A store that does not answer, refuses, or answers late: no request hangs, no limit is exceeded, and no unit is lost.
+//! A store that does not answer, refuses calls, or answers late: no request hangs, no limit is exceeded, and no unit is lost.
 
 mod bad_replies;
 
@@ -189,7 +189,7 @@ async fn unsent_settlements_of_a_failed_call_are_sent_when_the_store_answers() {
             .await
             .unwrap();
         assert_eq!(limits[0].remaining, 1, "{way:?}: the place was given back");
-        // A charge that the store may have got is not repeated.
+        // A charge that the store may have received is not sent again.
         assert!(
             way != Way::Refuses || limits[1].remaining == 90,
             "{limits:?}"
@@ -203,12 +203,12 @@ async fn a_return_that_arrives_late_ends_no_later_lease() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("1 concurrent ttl 1h").build().unwrap();
     let permit = limiter.key("k").acquire().await.unwrap();
-    sleep(Duration::from_secs(11)).await; // nothing is known of the store's clock any more
+    sleep(Duration::from_secs(11)).await; // the process no longer knows the clock of the store
     faulty.set(Way::Slow(Duration::from_secs(2)));
     drop(permit);
     sleep(ms(10)).await;
     faulty.set(Way::Open);
-    sleep(ms(990)).await; // it was returned once more
+    sleep(ms(990)).await; // it is returned once more
     let _held = limiter.key("k").try_acquire().await.unwrap();
     sleep(Duration::from_secs(2)).await;
     assert!(
@@ -268,7 +268,7 @@ async fn work_whose_lease_was_lost_is_dropped() {
 async fn a_slow_store_carries_out_no_call_after_its_deadline() {
     let faulty = Faulty::new();
     let limiter = faulty.builder("3/h burst 3").build().unwrap();
-    drop(limiter.acquire().await.unwrap()); // its clock is known now
+    drop(limiter.acquire().await.unwrap()); // the process knows the clock of the store now
     faulty.set(Way::Slow(ms(490)));
     assert!(limiter.acquire().await.is_ok(), "in time");
     faulty.set(Way::Slow(ms(800)));
@@ -280,7 +280,7 @@ async fn a_slow_store_carries_out_no_call_after_its_deadline() {
     );
 }
 
-/// A fixed bug: the clock of the store was forgotten with the first failure, and the next call came late and was carried out.
+/// A fixed bug: the process forgot the clock of the store at the first failure, so the next call arrived late and was carried out.
 #[tokio::test(start_paused = true)]
 async fn no_call_is_carried_out_late_after_a_failure() {
     let faulty = Faulty::new();
@@ -297,7 +297,7 @@ async fn no_call_is_carried_out_late_after_a_failure() {
     );
 }
 
-/// A fixed bug: a request that does not wait, and came while a call was under way, waited with those whom that call denied.
+/// A fixed bug: a request that does not wait came during a call, and waited with the requests that the call denied.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_does_not_wait_is_denied_with_those_that_do() {
     let faulty = Faulty::new();
@@ -343,7 +343,7 @@ async fn waiters_keep_their_order_over_failures() {
     assert!(faulty.store.is_empty());
 }
 
-/// The runtime that carries a call is shut down. Those who wait elsewhere are served.
+/// The runtime that carries a call is shut down. Requests that wait in other runtimes are served.
 #[test]
 fn a_waiter_does_not_depend_on_another_runtime() {
     let faulty = Faulty::new();
@@ -397,7 +397,7 @@ fn a_dead_process_gives_its_places_back_within_a_ttl() {
             dying.acquire().await.unwrap(),
         ]
     });
-    faulty.set(Way::Cut); // nothing of it arrives any more: neither renewals nor releases
+    faulty.set(Way::Cut); // no message of the process arrives any more: neither renewals nor releases
     let start = std::time::Instant::now();
     runtime().block_on(async {
         assert!(other.try_acquire().await.is_err());
@@ -411,7 +411,7 @@ fn a_dead_process_gives_its_places_back_within_a_ttl() {
     drop(permits);
 }
 
-/// A fixed bug: the holder believed that it had prolonged the lease, and the store gave the place to another.
+/// A fixed bug: the holder took the lease for renewed, although the store granted the place to another request.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_the_store_does_not_know_of_prolongs_nothing() {
     let faulty = Faulty::new();
@@ -431,7 +431,7 @@ async fn a_renewal_that_the_store_does_not_know_of_prolongs_nothing() {
     }
 }
 
-/// A fixed bug: its lease was renewed for ever.
+/// A fixed bug: the lease of a forgotten permit was renewed for ever.
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_permit_is_not_renewed() {
     let faulty = Faulty::new();
@@ -441,7 +441,7 @@ async fn a_forgotten_permit_is_not_renewed() {
     assert!(next.is_ok(), "its TTL has passed");
 }
 
-/// A fixed bug: a denial was still known after this process had released the place.
+/// A fixed bug: a denial was still remembered after this process had released the place.
 #[tokio::test(start_paused = true)]
 async fn a_release_in_this_process_ends_a_remembered_denial() {
     let faulty = Faulty::new();
@@ -452,7 +452,7 @@ async fn a_release_in_this_process_ends_a_remembered_denial() {
     assert!(limiter.try_acquire().await.is_ok());
 }
 
-/// A fixed bug: as above, while the call with the release was in flight.
+/// The same bug, while the call with the release was in flight.
 #[tokio::test(start_paused = true)]
 async fn a_release_in_flight_ends_a_remembered_denial() {
     let faulty = Faulty::new();
@@ -479,14 +479,14 @@ async fn a_denial_of_a_large_cost_does_not_refuse_a_small_one() {
     assert!(timed.is_ok(), "{timed:?}");
 }
 
-/// A fixed bug: the store was called without a pause for the one that still waited.
+/// A fixed bug: the store was called without a pause for the request that still waited.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_dropped_from_the_queue_causes_no_further_calls() {
     let faulty = Faulty::new();
     let builder = faulty
         .builder("penalty 5 falling 1/h and 1 concurrent")
         .max_queue(2);
-    let builder = builder.poll_every(Duration::from_secs(3_600)); // or it would ask once more, as a message may be lost
+    let builder = builder.poll_every(Duration::from_secs(3_600)); // a shorter interval would cause one more call
     let limiter = builder
         .overflow(Overflow::DropLowestPriority)
         .build()
@@ -507,7 +507,7 @@ async fn a_request_that_was_dropped_from_the_queue_causes_no_further_calls() {
     assert!(matches!(dropped.await, Err(TryAcquireError::NotAsked(_))));
 }
 
-/// A fixed bug: one that came while that call was under way waited for the next one.
+/// A fixed bug: a request that came during that call waited for the next one.
 #[tokio::test(start_paused = true)]
 async fn try_acquire_is_denied_when_the_call_in_flight_fails() {
     let faulty = Faulty::new();
@@ -532,7 +532,7 @@ async fn try_acquire_is_denied_when_the_call_in_flight_fails() {
     }
 }
 
-/// A fixed bug: it returned the last denial instead.
+/// A fixed bug: a closed limiter returned the last denial instead.
 #[tokio::test(start_paused = true)]
 async fn a_closed_limiter_says_so() {
     let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1/h burst 1").unwrap();
@@ -543,7 +543,7 @@ async fn a_closed_limiter_says_so() {
     assert!(matches!(closed, Err(TryAcquireError::Closed)), "{closed:?}");
 }
 
-/// A fixed bug: they were lost with the last handle of the key.
+/// A fixed bug: the prefetched units were lost with the last handle of the key.
 #[tokio::test(start_paused = true)]
 async fn prefetched_units_outlive_the_handle_of_their_key() {
     let store = MemoryStore::new();
@@ -559,7 +559,7 @@ async fn prefetched_units_outlive_the_handle_of_their_key() {
     assert_eq!(limiter.key("a").limits().await.unwrap()[0].remaining, 900);
 }
 
-/// A fixed bug: a settlement was lost with a call that had surely not been carried out.
+/// A fixed bug: a settlement was lost with a call that had certainly not been carried out.
 #[tokio::test(start_paused = true)]
 async fn settlements_that_the_store_refused_are_sent_later() {
     let faulty = Faulty::new();
@@ -618,7 +618,7 @@ async fn unsent_settlements_are_retried_for_two_minutes() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 100 - 1 - 4);
 }
 
-/// A fixed bug: what was charged while a call failed was one settlement more.
+/// A fixed bug: each charge during a failed call became a settlement of its own.
 #[tokio::test(start_paused = true)]
 async fn charges_are_combined_also_while_a_call_fails() {
     let faulty = Faulty::by(Way::RefusesLate(ms(100)));
@@ -729,7 +729,7 @@ async fn a_dropped_future_loses_nothing() {
     assert_eq!((limits[0].remaining, limits[1].remaining), (1, 9));
 }
 
-/// A fixed bug: an overflow where the interval of polls is as long as can be.
+/// A fixed bug: an overflow with the longest interval of polls.
 #[tokio::test(start_paused = true)]
 async fn the_largest_options_cause_no_overflow() {
     let faulty = Faulty {
@@ -762,7 +762,7 @@ async fn the_largest_options_cause_no_overflow() {
     }
 }
 
-/// A fixed bug: with a deadline of zero every call failed, and with polls of no interval the store was asked in a loop.
+/// A fixed bug: with a deadline of zero every call failed, and with an interval of zero the store was called in a loop.
 #[test]
 fn a_zero_duration_in_an_option_is_an_error() {
     type Set = fn(SharedLimiterBuilder) -> SharedLimiterBuilder;
@@ -786,7 +786,7 @@ fn a_zero_duration_in_an_option_is_an_error() {
     }
 }
 
-/// A fixed bug: fences overflowed where units were taken ahead by the quintillion.
+/// A fixed bug: fences overflowed if quintillions of units were prefetched.
 #[tokio::test(start_paused = true)]
 async fn no_number_of_prefetched_units_exhausts_the_fences() {
     let store = MemoryStore::new();
@@ -802,7 +802,7 @@ async fn no_number_of_prefetched_units_exhausts_the_fences() {
     }
 }
 
-/// A fixed bug: one call carried all of them, however many there were.
+/// A fixed bug: one call carried all settlements, however many there were.
 #[tokio::test(start_paused = true)]
 async fn many_settlements_go_in_calls_of_a_bounded_size() {
     let faulty = Faulty::new();
@@ -835,7 +835,7 @@ async fn a_request_that_cannot_wait_longer_asks_at_the_instant_that_the_store_na
                 faulty.builder("1/s burst 1").build().unwrap(),
                 faulty.elsewhere("1/s burst 1"),
             );
-            // Denied again and again, it would ask later, at random.
+            // After repeated denials, the limiter adds a random delay before it asks.
             for _ in 0..5 {
                 drop(other.acquire().await.unwrap());
                 assert!(limiter.try_acquire().await.is_err());

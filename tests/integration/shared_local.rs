@@ -1,4 +1,4 @@
-//! While the store does not answer, requests are decided by a policy of the process alone: exactly, in order, and never over it.
+//! While the store does not answer, the local fallback decides requests: exactly, in order, and never over its limits.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tollgate::{AcquireError, ConfigError, EventKind, Permit, SharedLimiter, TryA
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn alone(policy: &str) -> OnStoreDown {
+fn under_local(policy: &str) -> OnStoreDown {
     OnStoreDown::Local(policy.parse().unwrap())
 }
 
 fn limiter(faulty: &Faulty, policy: &str, local: &str) -> SharedLimiter {
     faulty
         .builder(policy)
-        .on_store_down(alone(local))
+        .on_store_down(under_local(local))
         .build()
         .unwrap()
 }
 
-/// A limiter whose store has just been cut off, which it knows.
+/// A limiter whose store was just cut off. The first request finds this out.
 async fn cut_off(policy: &str, local: &str) -> (Faulty, SharedLimiter) {
     let faulty = Faulty::new();
     let limiter = limiter(&faulty, policy, local);
@@ -177,9 +177,9 @@ async fn a_limiter_under_local_asks_the_store_from_time_to_time() {
     );
 }
 
-/// A fixed bug: after a long outage a process went on alone for up to 15 s.
+/// A fixed bug: after a long outage a process used its local fallback for up to 15 s more.
 #[tokio::test(start_paused = true)]
-async fn a_process_leaves_its_local_policy_within_probe_every() {
+async fn a_process_leaves_its_local_fallback_within_probe_every() {
     const DEADLINE: Duration = ms(500);
     let mut random = Random(7);
     for probe_every in [None, Some(ms(200)), Some(ms(3_000))] {
@@ -187,7 +187,7 @@ async fn a_process_leaves_its_local_policy_within_probe_every() {
             let faulty = Faulty::new();
             let mut builder = faulty
                 .builder("1000000/s")
-                .on_store_down(alone("1000000/s"))
+                .on_store_down(under_local("1000000/s"))
                 .deadline(DEADLINE);
             if let Some(probe_every) = probe_every {
                 builder = builder.probe_every(probe_every);
@@ -217,7 +217,7 @@ async fn a_process_leaves_its_local_policy_within_probe_every() {
                     let permit = key.try_acquire().await.unwrap();
                     assert!(
                         permit.fence() > 1_000_000_000,
-                        "alone after {way:?}, {probe_every:?}"
+                        "under the local fallback after {way:?}, {probe_every:?}"
                     );
                 }
             }
@@ -238,7 +238,7 @@ async fn an_unsteady_store_gives_no_local_burst_twice() {
         faulty.set(Way::Open);
         sleep(20 * SECOND).await;
         by_process += u32::from(limiter.try_acquire().await.is_ok());
-        sleep(ms(10)).await; // it has found out
+        sleep(ms(10)).await; // the limiter has found out
         assert!(
             limiter.try_acquire().await.unwrap().fence() > 1_000_000_000,
             "by the store"
@@ -319,7 +319,7 @@ async fn a_local_timeout_passes_at_its_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_that_the_local_policy_can_never_admit_is_an_error_and_keeps_no_request_waiting() {
+async fn a_cost_that_the_local_fallback_can_never_admit_is_an_error_and_keeps_no_request_waiting() {
     let (_faulty, limiter) = cut_off("1000 concurrent", "4 concurrent").await;
     let _place = limiter.acquire().await.unwrap();
     let large = limiter.acquire_many(5).await.unwrap_err();
@@ -350,7 +350,7 @@ async fn a_cost_that_the_local_policy_can_never_admit_is_an_error_and_keeps_no_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn units_are_counted_and_settled_under_the_local_policy() {
+async fn units_are_counted_and_settled_under_the_local_fallback() {
     let (faulty, limiter) = cut_off_by_unit(
         "10 concurrent per request and 1000 tokens/h",
         "100 tokens/h",
@@ -393,11 +393,11 @@ async fn cut_off_by_unit(policy: &str, local: &str) -> (Faulty, SharedLimiter) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_local_policy_is_checked_when_the_limiter_is_built() {
+async fn a_local_fallback_is_checked_when_the_limiter_is_built() {
     let build = |local: &str| {
         Faulty::new()
             .builder("10/s")
-            .on_store_down(alone(local))
+            .on_store_down(under_local(local))
             .build()
             .map(drop)
     };
@@ -420,7 +420,7 @@ async fn a_local_policy_is_checked_when_the_limiter_is_built() {
 async fn the_observer_gets_the_same_events_as_under_the_other_rules() {
     let faulty = Faulty::new();
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let builder = faulty.builder("10/s").on_store_down(alone("1/h"));
+    let builder = faulty.builder("10/s").on_store_down(under_local("1/h"));
     let limiter = builder
         .on_event(move |event| drop(events.send(event.kind.clone())))
         .build()
@@ -430,7 +430,7 @@ async fn the_observer_gets_the_same_events_as_under_the_other_rules() {
     assert!(limiter.try_acquire().await.is_err());
     sleep(SECOND).await;
     assert!(limiter.try_acquire().await.is_err());
-    sleep(ms(10)).await; // it has asked the store
+    sleep(ms(10)).await; // the limiter has asked the store
     faulty.set(Way::Open);
     sleep(2 * SECOND).await;
     assert!(
@@ -452,9 +452,9 @@ async fn the_observer_gets_the_same_events_as_under_the_other_rules() {
     assert_eq!(kinds, ["denied", "denied", "down", "denied", "up"]);
 }
 
-/// Whatever the way to the store does, the process alone never holds or grants more than its policy says.
+/// Whatever the connection to the store does, local grants never exceed the local fallback.
 #[tokio::test(start_paused = true)]
-async fn the_local_policy_is_never_exceeded_in_random_faults() {
+async fn the_local_fallback_is_never_exceeded_in_random_faults() {
     for seed in 1..=40_u64 {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let faulty = Faulty::new();

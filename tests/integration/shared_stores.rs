@@ -1,4 +1,4 @@
-//! Shared limiters over stores, each with a store of its own, as processes have them. The clock is real.
+//! Shared limiters, each with a store instance of its own, as in several processes. The clock is real.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ fn unique(name: &str) -> String {
     format!("{name} {}", uuid::Uuid::new_v4())
 }
 
-/// Limiters that share a name.
+/// Limiters with the same name.
 fn processes<S: Store>(open: &impl Fn() -> S, count: usize, policy: &str) -> Vec<SharedLimiter> {
     let name = unique("processes");
     (0..count)
@@ -89,7 +89,7 @@ async fn a_denial_says_when_to_retry<S: Store>(open: impl Fn() -> S) {
     drop(other.key("alice").try_acquire().await.unwrap());
 }
 
-/// A fixed bug: in the SQL stores a denial kept nothing of a new key, so each call found an empty bucket.
+/// A fixed bug: in the SQL stores a denial did not store a new key, so each call found an empty bucket.
 async fn a_bucket_that_is_empty_at_first_fills<S: Store>(open: impl Fn() -> S) {
     for policy in [
         "10/s burst 5 initial 0",
@@ -239,7 +239,7 @@ shares!(
     )
 );
 
-/// As the docs of the SQL stores and of `settle` say: past grants of a bucket and a throttle are not kept.
+/// The docs of the SQL stores and of `settle` say it: these stores do not keep past grants of a bucket or a throttle.
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn a_settlement_downwards_of_a_bucket_or_throttle_refunds_nothing_in_sql_and_all_of_it_in_memory()

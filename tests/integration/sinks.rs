@@ -8,7 +8,7 @@ use tokio::time::{Instant, advance};
 use tokio_test::task;
 use tollgate::{AcquireError, MaxConcurrency, SinkError, SinkLimitExt as _, Throttle};
 
-/// A channel, whose sender is a sink of the kind that can be full.
+/// A channel whose sender is a sink that can be full.
 fn channel() -> (
     impl Sink<u32, Error = &'static str> + Unpin,
     tokio::sync::mpsc::Receiver<u32>,
@@ -123,7 +123,7 @@ async fn a_policy_of_nothing_but_places_is_refused() {
     assert_eq!(limiter.snapshot().granted, 0);
 }
 
-/// A fixed bug: a sink knew only the policy of the time when it was made.
+/// A fixed bug: a sink checked only the policy that its limiter had when the sink was made.
 #[tokio::test(start_paused = true)]
 async fn a_sink_refuses_items_while_the_policy_has_no_rate() {
     let limiter = limiter(MaxConcurrency::new(3));

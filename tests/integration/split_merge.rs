@@ -183,7 +183,7 @@ enum Step {
     Split(Index, u64),
     Merge(Index, Index),
     Drop(Index),
-    /// With as many units as were used, at most those of the permit.
+    /// Settles a permit at this number of units, or at its cost if that is less.
     Settle(Index, u64),
     Report(Index),
     Pass(u64),
@@ -203,10 +203,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A span of time in which at most so many units are granted, for a time and for each millisecond.
+/// The most units that a rate admits in a span of this many milliseconds.
 type MostIn = fn(millis: u64) -> u64;
 
-/// Policies of at most seven places, each with what its rate admits in any span. The pure ones have none.
+/// Policies of at most seven places, each with the most units that its rate admits in a span. Policies without a rate have no bound.
 fn policies() -> Vec<(Policy, MostIn)> {
     let places = MaxConcurrency::new(7);
     vec![
@@ -234,7 +234,7 @@ fn policies() -> Vec<(Policy, MostIn)> {
     ]
 }
 
-/// A grant, and how many of its units count: all but those that were refunded.
+/// A grant, and the number of its units that were not refunded.
 struct Granted {
     at: Instant,
     fence: u64,

@@ -17,7 +17,7 @@ use tollgate::{
     StreamLimitExt as _, Throttle,
 };
 
-/// 0 to 4; neither the stream nor its items are `Unpin`.
+/// A stream of the numbers 0 to 4. Neither the stream nor its items are `Unpin`.
 fn pinned() -> impl Stream<Item = (u32, PhantomPinned)> {
     stream::unfold(0, async |next| {
         (next < 5).then_some(((next, PhantomPinned), next + 1))
@@ -286,7 +286,7 @@ async fn a_refusal_comes_after_the_outputs_of_what_runs() {
     }
 }
 
-/// It would not be slowed down, since it holds no permits.
+/// Such a stream would not be slowed down, because it holds no permits.
 #[tokio::test]
 async fn a_throttled_stream_without_a_rate_panics_where_it_is_made_and_try_throttled_yields_the_refusal()
  {
@@ -375,7 +375,7 @@ async fn a_throttled_stream_that_ends_early_is_an_event_and_try_throttled_yields
         });
         assert!(throttled.collect::<Vec<_>>().await.len() < 10);
         ended.await.unwrap();
-        // Items that already wait are served when the limiter is closed to new requests.
+        // `close_to_new` serves items that already wait.
         assert!(
             [ms(250), ms(300)].contains(&start.elapsed()),
             "{:?}",

@@ -31,7 +31,7 @@ async fn hammer(limiter: Limiter, tally: Arc<Tally>, seed: u64, limit: u64, leak
             .cost(cost)
             .priority(tollgate::Priority::new(random.below(3) as u8).unwrap());
         let acquired = match random.below(4) {
-            // The future is dropped in whatever state it is.
+            // The future is dropped in any state.
             0 => tokio::time::timeout(patience, acquire.acquire()).await.ok(),
             1 => Some(acquire.timeout(patience).acquire().await),
             2 => limiter.try_acquire_many(cost).ok().map(Ok),

@@ -17,11 +17,11 @@ use tollgate::{FixedWindow, Limiter, MaxConcurrency, Permit, Policy, Throttle, T
 const TASKS: u64 = 32;
 const MAX_COST: u64 = 3;
 
-/// The rates are lower than what two workers reach, so that they bind.
+/// The rates are lower than the throughput of two workers, so that the limits deny.
 const UNITS_PER_MILLI: u64 = if cfg!(debug_assertions) { 200 } else { 1_000 };
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// How many permits each test takes, all tasks together.
+/// The number of permits that all tasks of a test take together.
 fn permits() -> u64 {
     env::var("STRESS_PERMITS").map_or(200_000, |permits| {
         permits.parse().expect("STRESS_PERMITS is a number")
@@ -35,12 +35,12 @@ struct Grant {
     at: Option<Instant>,
 }
 
-/// A limiter under stress, and what is counted beside it.
+/// A limiter under stress, and the counts of the test.
 struct Stress {
     limiter: Limiter,
     /// One of them is in force.
     policies: [Policy; 2],
-    /// The most units in flight that any of the policies allows.
+    /// The most units in flight that one of the policies allows.
     max_in_flight: u64,
     in_flight: AtomicU64,
     denied: AtomicU64,

@@ -1,4 +1,4 @@
-//! What a recorder of `metrics` sees of limiters.
+//! The metrics that limiters send to a recorder of `metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn record() -> (Snapshotter, impl Sized) {
     )
 }
 
-/// Each metric as `name{label=value,…}` with its number; of a histogram, each value that was recorded. A snapshot takes them out.
+/// Each metric as `name{label=value,…}` with its number, or with the recorded values of a histogram. A snapshot empties the recorder.
 fn taken(snapshotter: &Snapshotter) -> BTreeMap<String, Vec<f64>> {
     let text = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
         let labels: Vec<_> = key
@@ -54,7 +54,7 @@ fn name(metric: &str) -> &str {
     metric.split('{').next().unwrap()
 }
 
-/// The metrics in the table of the docs, each with its labels and by whom it is set.
+/// The metrics in the table of the docs, each with its labels and the type that sets it.
 fn documented() -> BTreeMap<&'static str, (BTreeSet<&'static str>, &'static str)> {
     let rows = include_str!("../../src/telemetry.rs")
         .lines()
@@ -148,7 +148,7 @@ async fn every_event_is_counted_under_a_documented_name_with_few_labels() {
     );
 }
 
-/// A fixed bug: it was counted as a pause.
+/// A fixed bug: the denial was counted as a pause.
 #[tokio::test(start_paused = true)]
 async fn a_denial_without_a_store_is_distinguished_from_a_pause() {
     let (snapshotter, _guard) = record();
@@ -161,7 +161,7 @@ async fn a_denial_without_a_store_is_distinguished_from_a_pause() {
     let held = limiter.try_acquire().await.unwrap();
     assert!(limiter.try_acquire().await.is_err());
     drop(held);
-    let a_while = Duration::from_secs(60); // what the store has denied is long past, and it is asked again
+    let a_while = Duration::from_secs(60); // the remembered denial has ended, so the store is asked again
     faulty.set(Way::Refuses);
     for _ in 0..3 {
         sleep(a_while).await;
@@ -362,7 +362,7 @@ async fn a_reporter_sets_the_numbers_of_the_snapshots() {
     assert_eq!(seen["tollgate_granted_total{limiter=search}"], [2.0]);
 }
 
-/// Each name in the dashboard is one that the adapters set, and each of these is in it.
+/// The dashboard uses exactly the metrics that the adapters set.
 #[test]
 fn the_dashboard_shows_the_documented_metrics() {
     let text = std::fs::read_to_string(concat!(
@@ -409,7 +409,7 @@ fn the_dashboard_shows_the_documented_metrics() {
     assert_eq!(ids.len(), panels.len());
 }
 
-/// The table of the docs, for each kind of limiter behind a layer.
+/// The outcomes in the table of the docs, for each kind of limiter behind a layer.
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
 async fn outcomes_of_requests_of_a_layer_are_counted_as_documented() {

@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` sees of limiters.
+//! The events and spans that limiters send to a subscriber of `tracing`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -55,12 +55,12 @@ struct Seen {
     spans: Vec<SpanSeen>,
 }
 
-/// Collects what has the target `tollgate`.
+/// Collects the events and spans with the target `tollgate`.
 #[derive(Clone, Default)]
 struct Collect(Arc<Mutex<Seen>>);
 
 impl Collect {
-    /// From now on, in this thread.
+    /// Collects from now on, in this thread.
     fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
         let collect = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(collect.clone()));
@@ -238,7 +238,7 @@ async fn keys_are_shown_where_they_are_asked_for() {
     }
 }
 
-/// It is there from the poll that has to wait to the one that has the answer, or to the drop, and belongs to the caller's span.
+/// The span lasts from the first poll that waits to the poll with the answer, or to the drop. Its parent is the caller's span.
 #[tokio::test(start_paused = true)]
 async fn a_span_lasts_as_long_as_its_request_waits() {
     let (collect, _guard) = Collect::begin();

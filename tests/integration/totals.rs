@@ -57,7 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Counts each answer.
+/// Counts the answers.
 #[derive(Default)]
 struct Count {
     totals: KeyTotals,
@@ -82,7 +82,7 @@ impl Count {
         let mut waiting = self.waiting.len() + 1;
         while self.waiting.len() < waiting {
             waiting = self.waiting.len();
-            self.totals.in_flight = keyed.snapshots().map(|(_, key)| key.in_flight).sum(); // and each does what is due
+            self.totals.in_flight = keyed.snapshots().map(|(_, key)| key.in_flight).sum(); // each snapshot does due work
             for mut wait in std::mem::take(&mut self.waiting) {
                 match wait.poll() {
                     std::task::Poll::Pending => self.waiting.push(wait),
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Threads that grant, deny, evict, make keys active and idle again, while another reads.
+/// Several threads grant, deny, evict, and make keys active and idle, while another one reads the totals.
 #[test]
 fn totals_only_rise_and_lose_nothing_between_threads() {
     for policy in [

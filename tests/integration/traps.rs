@@ -94,7 +94,7 @@ async fn a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
         })
     };
     for _ in 0..10 {
-        tokio::task::yield_now().await; // would never return
+        tokio::task::yield_now().await; // the task would never return here
     }
     greedy.abort();
     assert!(limiter.snapshot().granted > 0);
@@ -165,7 +165,7 @@ async fn each_permit_reaches_the_caller_it_was_given_to() {
     }
 }
 
-/// To block a thread that drives tasks would stop them, for ever where the permit is released by one of them.
+/// Blocking a thread that runs tasks would stop these tasks, for ever if one of them holds the permit.
 #[tokio::test]
 async fn a_task_that_blocks_its_thread_panics_as_with_tokio() {
     let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
@@ -188,7 +188,7 @@ async fn a_task_that_blocks_its_thread_panics_as_with_tokio() {
     );
 }
 
-/// `drained` of an open limiter waited for ever.
+/// Trap: `drained` of an open limiter waits for ever.
 #[tokio::test]
 async fn an_open_limiter_is_drained_when_nothing_is_in_use() {
     for policy in [
@@ -223,7 +223,7 @@ async fn an_open_limiter_is_drained_when_nothing_is_in_use() {
     }
 }
 
-/// A release that finds the word open while a task waits in `drained` would not wake that task.
+/// Trap: a release finds the word open while a task waits in `drained`, and does not wake that task.
 #[test]
 fn every_drain_is_noticed_while_permits_come_and_go() {
     let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
@@ -243,7 +243,7 @@ fn every_drain_is_noticed_while_permits_come_and_go() {
         runtime.block_on(async {
             for _ in 0..2_000 {
                 tokio::select! {
-                    biased; // a timeout would look once more before it gives up
+                    biased; // a timeout would poll the future once more before it gives up
                     () = sleep(ms(20_000)) => panic!("the last release woke nobody"),
                     () = limiter.drained() => {}
                 }

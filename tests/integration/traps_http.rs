@@ -48,7 +48,7 @@ fn from(peer: &str) -> Request<()> {
     request
 }
 
-/// Trap: the state is in the service. A server clones the service for each connection, so no limit is shared.
+/// Trap: the service owns the state. A server clones the service for each connection, so no limit is shared.
 #[tokio::test(start_paused = true)]
 async fn clones_of_a_service_and_of_its_layer_share_one_limit() {
     let layer = LimitLayer::new(Limiter::new("window 2/min").unwrap());
@@ -66,7 +66,7 @@ async fn clones_of_a_service_and_of_its_layer_share_one_limit() {
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
-/// Trap: the key is `X-Forwarded-For` as it was sent, so that a client has a new budget with each value.
+/// Trap: the key is the whole `X-Forwarded-For`, so a client gets a new budget with each value.
 #[tokio::test(start_paused = true)]
 async fn a_client_does_not_choose_its_key_by_a_header() {
     let limiter = KeyedLimiter::<IpAddr>::new("window 2/min").unwrap();
@@ -99,7 +99,7 @@ async fn a_client_does_not_choose_its_key_by_a_header() {
     assert_eq!(limiter.len(), 2);
 }
 
-/// Trap: the key is the address of the peer with its port, so that each connection is another client.
+/// Trap: the key is the address of the peer with its port, so each connection is a new client.
 #[tokio::test(start_paused = true)]
 async fn each_connection_of_a_client_has_the_same_key() {
     let service = LimitLayer::new(KeyedLimiter::<IpAddr>::new("window 2/min").unwrap())
@@ -112,7 +112,7 @@ async fn each_connection_of_a_client_has_the_same_key() {
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
-/// Trap: a client that has a network of IPv6 takes another address for each request; and the clients with IPv4 share a network.
+/// Trap: a client with an IPv6 network uses another address for each request, or all IPv4 clients share a key.
 #[tokio::test(start_paused = true)]
 async fn a_client_has_one_key_in_its_network_of_ipv6_and_not_that_of_all_ipv4() {
     let service = LimitLayer::new(KeyedLimiter::<IpAddr>::new("window 1/min").unwrap())
@@ -195,7 +195,7 @@ async fn a_client_that_comes_back_after_retry_after_is_granted() {
     }
 }
 
-/// Trap: a permit that is released by the code behind the call of the inner service, which does not run when the request is dropped.
+/// Trap: the code after the call of the inner service releases the permit. That code does not run when the request is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_released_when_the_inner_future_is_dropped() {
     let never = service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());

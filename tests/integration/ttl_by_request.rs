@@ -1,4 +1,4 @@
-//! Permits with a TTL of their own: reclaimed on time, whatever the others have, and never later than the policy says.
+//! Permits with a TTL of their own: each is reclaimed on time, and never later than the policy's TTL.
 
 use std::thread;
 use std::time::Duration;

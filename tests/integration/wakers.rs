@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tollgate::{Limiter, MaxConcurrency};
 
-/// Uses the limiter when it is woken and when it is dropped: a deadlock, if that were under the limiter's lock.
+/// Uses the limiter when it is woken and when it is dropped. Under the limiter's lock this would be a deadlock.
 struct Nosy(Limiter, Arc<AtomicUsize>);
 
 impl Wake for Nosy {
@@ -30,7 +30,7 @@ async fn wakers_may_use_the_limiter_when_woken_and_when_dropped() {
     let out = limiter.try_acquire().unwrap();
     let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
     for _ in 0..3 {
-        // Another waker each time: the one before is replaced, and dropped.
+        // Each poll has a new waker, so the former waker is replaced and dropped.
         assert!(
             first
                 .as_mut()

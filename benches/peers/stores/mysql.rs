@@ -1,4 +1,4 @@
-//! W10: limits in MariaDB or MySQL beside single statements on the same server, that of `TOLLGATE_MYSQL_URL`.
+//! W10: limits in MariaDB or MySQL, compared with single statements on the same server, that of `TOLLGATE_MYSQL_URL`.
 //!
 //! The raw side executes a prepared statement for each decision, on eight connections.
 
@@ -21,11 +21,11 @@ const TABLES: [&str; 3] = [
     "CREATE TABLE raw_window (k varchar(255) PRIMARY KEY, began datetime NOT NULL, n bigint NOT NULL) ENGINE = InnoDB",
 ];
 
-/// A pace of a million a second with a burst of a minute. A denial would change no row.
+/// A pace of a million a second with a burst of a minute. A denial changes no row.
 const PACE: &str = "INSERT INTO raw_pace (k, tat) VALUES (?, SYSDATE(6) + INTERVAL 1 MICROSECOND) ON DUPLICATE KEY UPDATE \
     tat = IF(tat <= SYSDATE(6) + INTERVAL 1 MINUTE, GREATEST(tat, SYSDATE(6)) + INTERVAL 1 MICROSECOND, tat)";
 
-/// A hundred million in each second.
+/// A window of a hundred million in each second.
 const WINDOW: &str = "INSERT INTO raw_window (k, began, n) VALUES (?, SYSDATE(), 1) ON DUPLICATE KEY UPDATE \
     n = IF(began = VALUES(began), LEAST(n + 1, 100000000), 1), began = VALUES(began)";
 

@@ -1,4 +1,4 @@
-//! W10: limits in PostgreSQL beside single statements on the same server, that of `TOLLGATE_POSTGRES_URL`.
+//! W10: limits in PostgreSQL, compared with single statements on the same server, that of `TOLLGATE_POSTGRES_URL`.
 //!
 //! The raw side sends a prepared statement for each decision, over eight connections, on each of which the callers' statements
 //! follow one another without a wait.
@@ -26,7 +26,7 @@ const PACE: &str = "INSERT INTO raw_pace AS t (k, tat) VALUES ($1, clock_timesta
     ON CONFLICT (k) DO UPDATE SET tat = greatest(t.tat, clock_timestamp()) + interval '1 microsecond' \
     WHERE t.tat <= clock_timestamp() + interval '1 second' RETURNING tat";
 
-/// A hundred million in each second.
+/// A window of a hundred million in each second.
 const WINDOW: &str = "INSERT INTO raw_window AS t (k, began, n) VALUES ($1, date_trunc('second', clock_timestamp()), 1) \
     ON CONFLICT (k) DO UPDATE SET began = excluded.began, n = CASE WHEN t.began = excluded.began THEN t.n + 1 ELSE 1 END \
     WHERE t.began <> excluded.began OR t.n < 100000000 RETURNING n";

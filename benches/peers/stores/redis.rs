@@ -1,4 +1,4 @@
-//! W9: limits in Redis beside raw scripts on the same server, that of `TOLLGATE_REDIS_URL`.
+//! W9: limits in Redis, compared with raw scripts on the same server, that of `TOLLGATE_REDIS_URL`.
 //!
 //! The raw side sends a script for each decision, over one multiplexed connection: one of one pace, written for this, or the
 //! limiter's own.
@@ -32,7 +32,7 @@ const RAW: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2
     redis.call('SET', KEYS[1], struct.pack('<dd', now, a), 'PX', math.ceil(a / 100000) + 1) \
     return {1, 0}";
 
-/// A place is taken: the leases by expiry.
+/// Takes a place. The leases are a set that is sorted by expiry.
 const TAKES: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2] \
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now) \
     if redis.call('ZCARD', KEYS[1]) >= 1 then return 0 end \
@@ -47,7 +47,7 @@ struct Script {
     connection: MultiplexedConnection,
     hash: Arc<[u8]>,
     argument: Arc<[u8]>,
-    /// The prefix of its keys: each script has a state of its own.
+    /// The prefix of the keys of this script, which has a state of its own.
     prefix: &'static str,
 }
 
@@ -118,7 +118,7 @@ impl Raw for Script {
     }
 }
 
-/// The limiter's own figures, which have no peer.
+/// The figures of the limiter that have no peer.
 struct Server<'a, O> {
     cases: &'a Cases<O, Script>,
     raw: MultiplexedConnection,
@@ -221,8 +221,11 @@ pub(crate) fn rows() -> Vec<Row> {
 
 impl<O: Fn() -> RedisStore> Server<'_, O> {
     fn prefetched(&self, callers: usize) -> Row {
-        let builder =
-            SharedLimiter::builder((self.cases.open)(), "ahead", "1000000000/s burst 10000000");
+        let builder = SharedLimiter::builder(
+            (self.cases.open)(),
+            "prefetched",
+            "1000000000/s burst 10000000",
+        );
         let limiter = builder
             .prefetch(100_000, Duration::from_millis(50))
             .build()

@@ -1,4 +1,4 @@
-//! W10: limits in an SQLite file beside single statements on another file with the same settings, both in the folder for temporary
+//! W10: limits in an SQLite file, compared with single statements on another file with the same settings, both in the folder for temporary
 //! files.
 //!
 //! The raw side has a thread with a connection, to which the callers send each decision, as the store has; and eight connections,

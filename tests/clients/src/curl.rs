@@ -8,10 +8,10 @@ use crate::server::{Limits, PLACES, QUEUE, serve};
 
 const VERSIONS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 
-/// The options of one request, in words.
+/// A command of curl; `options` are separated by spaces.
 fn curl(version: &str, options: &str, address: SocketAddr, path: &str) -> Command {
     let mut curl = Command::new("curl");
-    // Whatever its configuration and the environment say.
+    // Overrides the user's configuration file and the environment.
     curl.args([
         "--disable",
         "--noproxy",
@@ -218,7 +218,7 @@ async fn an_upload_is_read_when_it_was_granted_and_may_be_cut() {
             limits.come_to_rest().await;
         }
 
-        // Killed in the middle of its body.
+        // curl is killed in the middle of the body that it sends.
         let mut child = curl(version, "--upload-file -", address, "/upload")
             .stdin(Stdio::piped())
             .spawn()

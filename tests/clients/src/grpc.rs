@@ -37,7 +37,7 @@ fn ask(name: &str) -> HealthCheckRequest {
     }
 }
 
-/// The service of health checks, which does what the name in the request says.
+/// A service of health checks. The name in a request says what the service does.
 struct Named(Running);
 
 #[tonic::async_trait]
@@ -77,7 +77,7 @@ impl Health for Named {
     }
 }
 
-/// Two methods to which a client sends a stream: `Collect` answers once when that has ended, and `Echo` each message.
+/// Two methods to which a client sends a stream: `Collect` answers once after the end of the stream, `Echo` answers each message.
 #[derive(Clone)]
 struct Streams(Running);
 
@@ -176,7 +176,7 @@ fn open_stream() -> (Sender<()>, impl Stream<Item = HealthCheckRequest> + Send) 
     )
 }
 
-/// How a call of each kind ends: one message each way, a stream of answers, a stream of requests, and both.
+/// The status of a call of each kind: one message each way, a stream of answers, a stream of requests, and both streams.
 async fn errors_of_each_kind(channel: &Channel) -> [Status; 4] {
     let mut client = HealthClient::new(channel.clone());
     let [(_open, messages), (_also_open, others)] = [open_stream(), open_stream()];
@@ -188,7 +188,7 @@ async fn errors_of_each_kind(channel: &Channel) -> [Status; 4] {
     ]
 }
 
-/// A connection to a server of tonic behind the layer of the places, and this one outside it.
+/// A connection to a server of tonic behind two layers: `quota` outside, and the layer of the places inside.
 async fn connect(limits: &Limits, quota: QuotaLayer) -> Channel {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -443,7 +443,7 @@ async fn a_function_can_answer_refusals_in_grpc() {
     assert_eq!(limits.granted(), 1);
 }
 
-/// The same holds if its client calls through a layer that obeys the answers of servers.
+/// The client calls through an `OutboundLayer`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_layer_of_clients_pauses_for_a_refusal_of_grpc() {
     let limits = Limits::new("window 1/h");

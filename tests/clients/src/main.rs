@@ -1,4 +1,5 @@
-//! Real clients in front of the layers: curl, wrk, reqwest and tonic. After whatever they do, nothing is in flight and nothing waits.
+//! Real clients in front of the layers: curl, wrk, reqwest and tonic. Whatever a client does, in the end nothing is in flight and nothing
+//! waits.
 
 mod curl;
 mod grpc;

@@ -11,7 +11,7 @@ use crate::server::{Limits, PLACES, QUEUE, serve};
 
 /// One client for HTTP/1 and one for HTTP/2.
 fn clients(with: impl Fn(ClientBuilder) -> ClientBuilder) -> [Client; 2] {
-    // With the features of the whole workspace, reqwest wants a provider, also for http://.
+    // With the features of the whole workspace, reqwest needs a provider of TLS, also for http://.
     let _ = rustls::crypto::ring::default_provider().install_default();
     [Client::builder(), Client::builder().http2_prior_knowledge()]
         .map(|builder| with(builder.no_proxy()).build().unwrap())
@@ -118,7 +118,7 @@ async fn a_client_that_gives_up_leaves_its_place_and_the_queue() {
     }
 }
 
-/// The layer of clients reads what the layer of servers says: with both, nothing is refused.
+/// The layer of clients obeys the fields of the layer of servers, so no request is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_layers_together_refuse_nothing() {
     for client in clients(|builder| builder) {

@@ -22,11 +22,11 @@ pub(crate) const PLACES: u64 = 4;
 pub(crate) const QUEUE: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How many handlers run, with the bodies that they send.
+/// Counts the handlers that run. A handler runs until its body is sent.
 #[derive(Clone, Default)]
 pub(crate) struct Running(Arc<[AtomicU64; 2]>);
 
-/// One of them, until it is dropped.
+/// A handler that runs until this is dropped.
 pub(crate) struct Run(Running);
 
 impl Running {
@@ -40,7 +40,7 @@ impl Running {
         self.0[0].load(SeqCst)
     }
 
-    /// The most at the same time.
+    /// The most handlers that ran at the same time.
     pub(crate) fn most(&self) -> u64 {
         self.0[1].load(SeqCst)
     }
@@ -52,7 +52,7 @@ impl Drop for Run {
     }
 }
 
-/// What a handler sends: chunks, a millisecond apart.
+/// The body that a handler sends: chunks, a millisecond apart.
 fn chunks(run: Run) -> impl futures_util::Stream<Item = Bytes> {
     stream::unfold(run, |run| async {
         sleep(Duration::from_millis(1)).await;
@@ -64,7 +64,7 @@ async fn endless(State(running): State<Running>) -> Body {
     Body::from_stream(chunks(running.start()).map(Ok::<_, Infallible>))
 }
 
-/// Breaks off after three chunks.
+/// A body that ends with an error after three chunks.
 async fn cut(State(running): State<Running>) -> Body {
     let fails = stream::once(async { Err("the disk is gone") });
     Body::from_stream(chunks(running.start()).take(3).map(Ok).chain(fails))
@@ -86,7 +86,7 @@ async fn panics(State(running): State<Running>) -> &'static str {
     panic!("the handler panics")
 }
 
-/// The length of what was sent to it.
+/// Answers with the length of the uploaded body.
 async fn upload(State(running): State<Running>, body: Bytes) -> String {
     let _run = running.start();
     body.len().to_string()
@@ -95,7 +95,7 @@ async fn upload(State(running): State<Running>, body: Bytes) -> String {
 pub(crate) type QuotaLayer =
     LimitLayer<KeyedLimiter<String>, OrShared<Arc<KeyedBy<HeaderKey>>, String>>;
 
-/// Two limiters, and what runs behind them.
+/// Two limiters, and the handlers that run behind them.
 #[derive(Clone)]
 pub(crate) struct Limits {
     places: Limiter,
@@ -104,7 +104,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// A few places with a short queue, and this quota for each value of the field `x-client`.
+    /// A limiter of a few places with a short queue, and a limiter with this quota for each value of the field `x-client`.
     pub(crate) fn new(quota: &str) -> Self {
         let places = Limiter::builder(MaxConcurrency::new(PLACES))
             .max_queue(QUEUE as usize)
@@ -144,7 +144,7 @@ impl Limits {
         [places.in_flight, places.queued, self.running.now()]
     }
 
-    /// Waits until so many are in flight, wait, and run.
+    /// Waits until these numbers of requests are in flight, wait, and run.
     pub(crate) async fn come_to(&self, numbers: [u64; 3]) {
         let reached = async {
             while self.numbers() != numbers {
@@ -158,7 +158,7 @@ impl Limits {
         );
     }
 
-    /// Waits until nothing is in flight and nothing waits. Never did more than the limit run.
+    /// Waits until nothing is in flight and nothing waits. Checks that never more handlers ran than there are places.
     pub(crate) async fn come_to_rest(&self) {
         self.come_to([0; 3]).await;
         assert!(

@@ -4,7 +4,7 @@ use tokio::process::Command;
 
 use crate::server::{Limits, PLACES, serve};
 
-/// The number before these words.
+/// The number before these words in the report.
 fn number(report: &str, words: &str) -> u64 {
     let line = report
         .lines()
@@ -48,7 +48,7 @@ async fn wrk_is_kept_to_the_limit_and_leaves_nothing_behind() {
 
     for path in ["/work", "/endless", "/cut", "/panics", "/never"] {
         let mut child = wrk(path, 100);
-        // In the middle of its work.
+        // wrk is killed in the middle of its work.
         let before = limits.granted();
         while limits.granted() < before + PLACES {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -6,13 +6,13 @@ use std::cell::Cell;
 pub(crate) struct Counting;
 
 thread_local! {
-    /// Bytes that are live. Far above zero: a thread may free what another one allocated.
+    /// Bytes that are live. It starts far above zero, because a thread may free memory that another one allocated.
     pub(crate) static LIVE: Cell<usize> = const { Cell::new(1 << 40) };
-    /// The most that were live, since it was set.
+    /// The most bytes that were live since the cell was set.
     pub(crate) static PEAK: Cell<usize> = const { Cell::new(0) };
-    /// How many blocks were allocated, since it was set.
+    /// The number of blocks that were allocated since the cell was set.
     pub(crate) static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// The largest allocation, since it was set.
+    /// The size of the largest allocation since the cell was set.
     pub(crate) static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -16,11 +16,11 @@ use super::{ms, queued};
 
 /// The limiters' names.
 pub(crate) const NAMES: [&str; 3] = ["plain", "keyed", "test"];
-/// The key of the keyed limiter, whose `Debug` is a text that appears nowhere else.
+/// The key of the keyed limiter. Its text appears nowhere else.
 pub(crate) const KEY: &str = "key-of-alice";
 pub(crate) const SHARED_KEY: &str = "key-of-bob";
 
-/// Makes each event happen that there is, with all three kinds of limiters.
+/// Causes every kind of event with limiters of all three kinds.
 pub(crate) async fn everything(observer: impl Observer + Clone) {
     let plain = |policy: Policy| {
         Limiter::builder(policy)

@@ -1,4 +1,4 @@
-//! A store that does not answer, refuses, or answers late, as a test says.
+//! A store that a test can let refuse calls, answer late or not answer.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -29,15 +29,15 @@ pub(crate) enum Way {
     Panics,
 }
 
-/// A store in memory behind a way that a test controls.
+/// A store in memory behind a connection that a test controls.
 #[derive(Debug, Clone)]
 pub(crate) struct Faulty {
     pub(crate) store: MemoryStore,
     pub(crate) way: Arc<Mutex<Way>>,
     pub(crate) calls: Arc<AtomicU64>,
-    /// The most settlements that one call had.
+    /// The largest number of settlements in one call.
     pub(crate) most_settlements: Arc<Mutex<usize>>,
-    /// Whether it notifies of releases.
+    /// Whether the store notifies of releases.
     pub(crate) tells: bool,
 }
 
@@ -66,7 +66,7 @@ impl Faulty {
         SharedLimiter::builder(self.clone(), "test", policy).deadline(ms(500))
     }
 
-    /// A limiter of another process, whose way is open.
+    /// A limiter of another process, whose connection works.
     pub(crate) fn elsewhere(&self, policy: &str) -> SharedLimiter {
         SharedLimiter::new(self.store.clone(), "test", policy).unwrap()
     }

@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// The cost and the maximum of an error that says so; the limit that it names is of that capacity.
+/// The cost and the maximum of an `ExceedsLimit` error. Checks that the limit in it has this capacity.
 pub(crate) fn exceeded(error: &(dyn std::error::Error + 'static)) -> Option<(u64, u64)> {
     let of_try = error.downcast_ref().and_then(|error| match error {
         TryAcquireError::ExceedsLimit { cost, max, limit } => Some((*cost, *max, limit)),
@@ -82,7 +82,7 @@ pub(crate) fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The limit on each run: after this time it hangs.
+/// Runs the future. It has failed if it takes more than ten seconds.
 pub(crate) fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::time::timeout(Duration::from_secs(10), future)
@@ -91,7 +91,7 @@ pub(crate) fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Outpu
     })
 }
 
-/// One policy of each kind, all of which admit three at once at most and something new within 100 ms.
+/// One policy of each kind. Each admits at most three units at once, and another one within 100 ms.
 pub(crate) fn every_strategy() -> Vec<Policy> {
     let window = FixedWindow::new(3, ms(100));
     vec![
@@ -108,7 +108,7 @@ pub(crate) fn every_strategy() -> Vec<Policy> {
     ]
 }
 
-/// Waits for real time without a timer. On a paused clock the runtime jumps to the next timer meanwhile, if there is one.
+/// Waits for real time without a timer. Meanwhile a paused clock jumps to the next timer, if there is one.
 pub(crate) async fn idle_for_real() {
     let (done, waiting) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {

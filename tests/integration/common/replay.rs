@@ -1,10 +1,10 @@
 //! A random test that fails prints the one line that replays it:
 //!
 //! ```text
-//! replay: TOLLGATE_REPLAY=5c… cargo test --workspace --all-features --test integration keyed::an_idle_key_and_an_active_one_agree -- --exact
-//! ```
+//! replay: TOLLGATE_REPLAY=5c… cargo test --workspace --all-features --test integration keyed::an_idle_key_and_an_active_one_agree --
+//! --exact ```
 //!
-//! The value is the seed of the case that failed, before it was made smaller. With it, the test tries that case alone. Tests that
+//! The value is the seed of the case that failed, before it was made smaller. With it, the test tries only that case. Tests that
 //! draw from a fixed seed need no such line: each run of them is a replay.
 
 use std::any::Any;
@@ -15,18 +15,18 @@ use proptest::test_runner::{Config, FailurePersistence, FileFailurePersistence, 
 
 const SEED: &str = "TOLLGATE_REPLAY";
 
-/// The configuration of a random test that tries so many cases.
+/// The configuration of a random test that tries this many cases.
 pub(crate) fn cases(cases: u32) -> Config {
     let replays = env::var_os(SEED).is_some();
     Config {
         failure_persistence: Some(Box::new(Replay::default())),
-        // Proptest's own number, which would be 0 for a replay.
+        // As proptest computes it, which for a replay would be 0.
         max_shrink_iters: cases.saturating_mul(4),
         ..Config::with_cases(if replays { 0 } else { cases })
     }
 }
 
-/// Cases that have failed are also kept in a file, as proptest does by itself.
+/// Prints the line, and keeps failed cases in a file as proptest does by default.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Replay(FileFailurePersistence);
 
@@ -70,7 +70,7 @@ impl FailurePersistence for Replay {
     }
 }
 
-/// Without a seed, it replays the kept cases, which are tried first.
+/// The line that replays this seed. Without a seed, it replays the kept cases, which a run tries first.
 pub(crate) fn line(source: Option<&str>, seed: Option<&PersistedSeed>) -> String {
     let source = source.unwrap_or_default();
     let seed = seed.map_or_else(String::new, |seed| {
@@ -82,7 +82,7 @@ pub(crate) fn line(source: Option<&str>, seed: Option<&PersistedSeed>) -> String
         "--test integration"
     };
     let thread = thread::current();
-    // With one thread for all tests, it has the name of none of them: then the module is replayed.
+    // If all tests share one thread, its name is no test's. Then the line replays the whole module.
     let tests = match thread.name() {
         Some(test) if test != "main" => format!("{test} -- --exact"),
         _ => module(source),

@@ -43,7 +43,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'\n')
 }
 
-/// A field for each line: its first byte chooses the name, the rest is the value.
+/// Makes a field of each line: the first byte chooses the name, the others are the value.
 fn fields(bytes: &[u8], names: &[&'static str]) -> HeaderMap {
     let mut fields = HeaderMap::new();
     for (first, value) in lines(bytes).filter_map(<[u8]>::split_first) {
@@ -57,7 +57,7 @@ fn fields(bytes: &[u8], names: &[&'static str]) -> HeaderMap {
     fields
 }
 
-/// The fields of upstreams that no input of a corpus has.
+/// The fields of upstreams that are missing in all inputs of a corpus.
 pub(crate) fn fields_without_input(corpus: &str) -> impl Iterator<Item = &'static str> {
     let inputs = inputs(corpus).filter_map(|input| Some(fields(input.get(1..)?, &FIELDS)));
     let inputs: Vec<_> = inputs.collect();
@@ -116,12 +116,12 @@ fn is_policy(item: &sfv::Item) -> bool {
     is_named(item, "q") && item.params.get("w").is_none_or(has_window) && unit_is_fine
 }
 
-/// The items of a field in these lines, if it is well formed.
+/// The items of the field in these lines, or `None` if the field is malformed.
 fn items(lines: &[&[u8]], is_fine: fn(&sfv::Item) -> bool) -> Option<sfv::List> {
     let parse = |text: &[u8]| sfv::Parser::new(text).parse::<sfv::List>().ok();
     let is_fine =
         |entry: &sfv::ListEntry| matches!(entry, sfv::ListEntry::Item(item) if is_fine(item));
-    // An empty line is an empty list, but no part of one.
+    // An empty line is an empty list, but cannot be a part of a longer one.
     let each = lines
         .iter()
         .all(|line| parse(line).is_some_and(|list| lines.len() == 1 || !list.is_empty()));
@@ -166,7 +166,7 @@ pub(crate) fn upstream(bytes: &[u8]) {
                 .quotas()
                 .iter()
                 .for_each(|quota| limiter.apply_upstream_signal(&answer.signal_for(quota.unit)));
-            let longest = cap.max(Duration::from_secs(1)); // of a denial that says nothing
+            let longest = cap.max(Duration::from_secs(1)); // the pause after a denial without a time
             assert!(limiter.snapshot().paused_for.unwrap_or_default() <= longest);
             limiter.resume();
         }
@@ -202,7 +202,7 @@ fn is_trusted(address: IpAddr) -> bool {
     }
 }
 
-/// Whatever stands in the header, it is read up to the first element that is no address, and no further.
+/// A header is read from the right up to the first element that is not an address.
 pub(crate) fn client_ip(bytes: &[u8]) {
     let received: Vec<_> = lines(bytes)
         .filter_map(|line| HeaderValue::from_bytes(line).ok())
@@ -223,7 +223,7 @@ pub(crate) fn client_ip(bytes: &[u8]) {
         for client_ip in [networks.clone(), hops(1), hops(2), hops(3)] {
             let client_ip = client_ip.header(header).ipv6_prefix(128).unwrap();
             let found = client_ip.find(peer, &headers(name, &received));
-            // It is the leftmost element, and another one on its left would count.
+            // The key comes from the leftmost element. Another element on its left would be read, too.
             let is_whole_list = matches!(
                 found,
                 Err(NoClientIp::NoHeader { .. } | NoClientIp::TooFewHops { .. })
@@ -245,7 +245,7 @@ pub(crate) fn client_ip(bytes: &[u8]) {
                     found,
                     "{received:?}"
                 );
-                // A quote may begin a string that an element which is malformed without it ends.
+                // A quote may begin a string that ends in an element which is malformed without the quote.
                 if found.is_ok() || header == ForwardedHeader::XForwardedFor {
                     let mut same_line = received.clone();
                     let line = [forged, b", ", received[0].as_bytes()].concat();
@@ -260,7 +260,7 @@ pub(crate) fn client_ip(bytes: &[u8]) {
         }
     }
 
-    // The same walk over elements that are read one by one.
+    // Elements that are read one by one give the same result.
     let elements: Vec<_> = received
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
@@ -286,7 +286,7 @@ pub(crate) fn client_ip(bytes: &[u8]) {
     assert_eq!(found.ok(), expected, "{received:?}");
 }
 
-/// The fields that the crate writes can be read, whatever fields the application has put into the answer.
+/// A reader can read the fields that the crate writes beside any fields of the application.
 pub(crate) fn merged(bytes: &[u8]) {
     const NAMES: [&str; 9] = [
         "ratelimit",

@@ -1,4 +1,4 @@
-//! A store whose replies are wrong: each is an error of the store, and the key works on.
+//! A store that sends invalid replies: each is a store error, and the key still works afterwards.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::common::ms;
 type Answer = Result<Reply, StoreError>;
 type Bend = Box<dyn FnOnce(&Call, Answer) -> Answer + Send>;
 
-/// A store in memory. A test bends its next replies, one after another; those after them are as they should be.
+/// A store in memory. A test corrupts its next replies, one after another. Later replies are valid.
 #[derive(Clone, Default)]
 struct Bent {
     store: MemoryStore,
@@ -160,7 +160,7 @@ async fn a_reply_that_grants_more_than_was_asked_is_an_error() {
         .unwrap();
     assert!(
         matches!(limiter.acquire().await, Err(AcquireError::Store(_))),
-        "more than was asked ahead"
+        "more than was asked as a prefetch"
     );
     assert!(limiter.acquire().await.is_ok());
 }
@@ -243,7 +243,7 @@ async fn extreme_numbers_that_no_store_can_mean_are_errors() {
     assert_eq!(fault, ReplyFault::NotRenewed { number: 7 });
 }
 
-/// Far instants are of limits with a long debt. They saturate. Readings of the past are of the present.
+/// Instants far in the future belong to limits with a long debt, and saturate. Readings from the past count as present ones.
 #[tokio::test(start_paused = true)]
 async fn extreme_numbers_that_a_store_can_mean_are_accepted() {
     let bent = Bent::by(|_, reply| {
@@ -397,7 +397,7 @@ async fn pages_that_never_end_and_impossible_purges_are_errors() {
     assert_eq!(limiter.purge(10).await.unwrap(), 0);
 }
 
-/// The same rule applies after calls that the store does not answer.
+/// The same rule applies as after calls that the store does not answer.
 #[tokio::test(start_paused = true)]
 async fn wrong_replies_follow_the_rule_for_a_store_that_is_down() {
     let bent_for_long = || {
@@ -425,15 +425,15 @@ async fn wrong_replies_follow_the_rule_for_a_store_that_is_down() {
         .build()
         .unwrap();
     assert!(allows.acquire().await.is_ok() && allows.try_acquire().await.is_ok());
-    let alone = OnStoreDown::Local("1/h".parse().unwrap());
-    let alone = bent_for_long()
+    let local = OnStoreDown::Local("1/h".parse().unwrap());
+    let local = bent_for_long()
         .builder("100/s")
-        .on_store_down(alone)
+        .on_store_down(local)
         .build()
         .unwrap();
-    assert!(alone.acquire().await.is_ok());
+    assert!(local.acquire().await.is_ok());
     assert!(matches!(
-        alone.try_acquire().await,
+        local.try_acquire().await,
         Err(TryAcquireError::Denied(_))
     ));
     let denies = bent_for_long()
@@ -457,9 +457,9 @@ async fn wrong_replies_follow_the_rule_for_a_store_that_is_down() {
 #[derive(Debug, Clone)]
 enum Way {
     Good,
-    /// No store may reply so.
+    /// An invalid reply.
     Wrong(Wrong),
-    /// Any reply at all, right or wrong.
+    /// Any reply, valid or not.
     Any(Box<AnyReply>),
     Error(u8),
 }
@@ -488,7 +488,7 @@ struct AnyReply {
     reclaimed: u64,
 }
 
-/// A number as it is, near the right one, or any.
+/// The number of the valid reply, a number near it, or any number.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Right,
@@ -626,7 +626,7 @@ impl Wrong {
                 });
             }
             Self::NoStop if reply.stop.is_some() && reply.granted == 0 => {
-                (reply.stop, reply.granted) = (None, u64::MAX); // or it would be the right reply to a peek
+                (reply.stop, reply.granted) = (None, u64::MAX); // with another stop it would be a valid reply to a peek
             }
             Self::Limit(limit) => {
                 reply.stop = Some(DeniedAsk {
@@ -777,8 +777,7 @@ impl Case {
         (bent, builder.on_store_down(on_down).build().unwrap())
     }
 
-    /// Sends all requests. Each ends with a grant or an error. Returns how many were granted, and the most units that were held at a
-    /// time.
+    /// Sends all requests. Each ends with a grant or an error. Returns the number of grants, and the most units held at a time.
     async fn run(&self, limiter: &SharedLimiter, always_timeouts: bool) -> (u64, i64) {
         let [held, most] = [(); 2].map(|()| Arc::new(AtomicI64::new(0)));
         let granted = Arc::new(AtomicU64::new(0));
@@ -829,7 +828,7 @@ impl Case {
     }
 }
 
-/// Holds a permit for that long, or until it is reclaimed, which it returns.
+/// Holds a permit for this time. Returns early with `true` if it is reclaimed.
 async fn timeout_at_reclaim(permit: &tollgate::Permit, time: Duration) -> bool {
     timeout(time, permit.reclaimed()).await.is_ok()
 }
@@ -845,7 +844,7 @@ fn in_virtual_time(
         .block_on(test)
 }
 
-/// The next good replies are served: all the places are there, and units come.
+/// Checks that the key works with valid replies: all places are free, and units come back.
 async fn is_served(limiter: &SharedLimiter, policy: &str) -> Result<(), TestCaseError> {
     let served = async {
         for _ in 0..8 {
@@ -857,7 +856,7 @@ async fn is_served(limiter: &SharedLimiter, policy: &str) -> Result<(), TestCase
             };
             match request.acquire().await {
                 Ok(permit) => drop(permit),
-                Err(AcquireError::Store(_)) => sleep(ms(500)).await, // the breaker is open still
+                Err(AcquireError::Store(_)) => sleep(ms(500)).await, // the breaker is still open
                 Err(error) => return Err(TestCaseError::fail(format!("{error:?}"))),
             }
         }
@@ -881,7 +880,7 @@ async fn is_served(limiter: &SharedLimiter, policy: &str) -> Result<(), TestCase
 proptest! {
     #![proptest_config(crate::common::replay::cases(400))]
 
-    /// No panic and no hang, whatever a store replies; when its replies are right again, so is the key.
+    /// No reply of a store causes a panic or a hang. When its replies are valid again, the key works.
     #[test]
     fn any_replies_end_all_requests_and_leave_the_key_working(case in case(true)) {
         in_virtual_time(async {
@@ -889,7 +888,7 @@ proptest! {
             case.run(&limiter, true).await;
             bent.bends.lock().unwrap().clear();
             sleep(Duration::from_secs(20)).await;
-            // A reply that was right in form may have said that nothing is granted for years.
+            // A reply of valid form may have denied everything for years.
             while limiter.reset().await.is_err() {
                 sleep(ms(500)).await;
             }
@@ -897,8 +896,7 @@ proptest! {
         })?;
     }
 
-    /// Replies that no store may send grant nothing to anybody: with replies that are right between them, nothing is over. All places
-    /// come back.
+    /// Invalid replies grant nothing. With valid replies between them, no limit is exceeded, and all places come back.
     #[test]
     fn wrong_replies_grant_nothing_and_lose_no_place(case in case(false)) {
         in_virtual_time(async {

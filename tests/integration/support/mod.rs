@@ -1,4 +1,4 @@
-//! Servers of a test's own, and the network before them.
+//! Servers that one test starts for itself, and the network before them.
 
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod proxy;

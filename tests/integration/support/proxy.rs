@@ -1,4 +1,4 @@
-//! A TCP proxy before a server: the network of a test.
+//! A TCP proxy before a server, which stands for the network.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep_until};
 /// What the proxy does. Connections have numbers, from 1.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rules {
-    /// How long a byte takes, in each direction.
+    /// The delay of each byte, in each direction.
     delay: Duration,
-    /// A new connection is closed at once.
+    /// Whether new connections are closed at once.
     refuses: bool,
-    /// Bytes are kept, and their senders learn nothing.
+    /// Whether bytes are held back, without a notice to their senders.
     holds: bool,
-    /// How many connections there were.
+    /// The number of connections so far.
     accepted: u64,
     /// Connections up to this one are closed.
     cut: u64,
@@ -26,7 +26,7 @@ struct Rules {
     dead: u64,
 }
 
-/// It ends with the test.
+/// A proxy, which ends with its test.
 pub(crate) struct Proxy {
     rules: Arc<watch::Sender<Rules>>,
     server: Arc<Mutex<String>>,
@@ -49,7 +49,7 @@ fn parts(url: &str) -> (String, String, String) {
 }
 
 impl Proxy {
-    /// One before the server of this URL, in the present runtime; and the URL of the server behind it.
+    /// Starts a proxy before the server of this URL, in the present runtime. Also returns the URL through the proxy.
     pub(crate) async fn before(url: &str) -> (Self, String) {
         let (server, before, path) = parts(url);
         let server = Arc::new(Mutex::new(server));
@@ -67,12 +67,12 @@ impl Proxy {
         )
     }
 
-    /// New connections go to the server of this URL; others stay.
+    /// New connections go to the server of this URL. Present ones stay.
     pub(crate) fn lead_to(&self, url: &str) {
         *self.server.lock().unwrap() = parts(url).0;
     }
 
-    /// Each byte takes so long, in each direction.
+    /// Delays each byte by this time, in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.rules.send_modify(|rules| rules.delay = delay);
     }
@@ -82,17 +82,17 @@ impl Proxy {
         self.rules.send_modify(|rules| rules.cut = rules.accepted);
     }
 
-    /// From now on, new connections are closed at once, or no longer.
+    /// Sets whether new connections are closed at once.
     pub(crate) fn refuse(&self, refuses: bool) {
         self.rules.send_modify(|rules| rules.refuses = refuses);
     }
 
-    /// While it holds, nothing arrives, and neither side is notified. Afterwards, what was sent arrives.
+    /// Sets whether all bytes are held back. Neither side is notified, and the bytes arrive afterwards.
     pub(crate) fn hold(&self, holds: bool) {
         self.rules.send_modify(|rules| rules.holds = holds);
     }
 
-    /// What is sent on the present connections is lost, and neither side is notified. New connections work.
+    /// From now on, all bytes on the present connections are lost, and neither side is notified. New connections work.
     pub(crate) fn lose_connections(&self) {
         self.rules.send_modify(|rules| rules.dead = rules.accepted);
     }

@@ -1,4 +1,4 @@
-//! A Redis server of a test's own, on a free port of the loopback.
+//! A Redis server that a test starts for itself, on a free port of the loopback.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-/// Ends with it.
+/// A server process, which ends when this is dropped.
 pub(crate) struct RedisServer {
     child: Child,
     port: u16,
@@ -16,7 +16,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one, with these options besides its port.
+    /// Starts a server with these options and a free port.
     pub(crate) fn start(options: &[&str]) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -39,24 +39,24 @@ impl RedisServer {
         server
     }
 
-    /// The address, without a password.
+    /// The URL, without a password.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Ends it without a chance to tidy up.
+    /// Kills the server, so that it cannot save anything.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again at the same port, after [`kill`](Self::kill).
+    /// Starts the server again at the same port, after [`kill`](Self::kill).
     pub(crate) fn restart(&mut self) {
         self.child = spawn(self.port, &self.folder, &self.options);
         self.await_start();
     }
 
-    /// Sends it a signal, such as `STOP`.
+    /// Sends the server a signal, such as `STOP`.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args([format!("-{name}"), self.child.id().to_string()])
@@ -112,7 +112,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The server of `TOLLGATE_REDIS_URL`, or one of the test's own.
+/// The server of `TOLLGATE_REDIS_URL`, or else a server that this starts.
 pub(crate) fn any_server() -> (Option<RedisServer>, String) {
     match env::var("TOLLGATE_REDIS_URL") {
         Ok(url) => (None, url),

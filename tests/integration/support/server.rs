@@ -1,4 +1,4 @@
-//! A database server of a test's own, which it may kill. It keeps what it has answered, as in production.
+//! A database server that a test starts for itself and may kill. The server keeps all changes that it has acknowledged, as in production.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-/// Ends with it.
+/// A server process, which ends when this is dropped.
 pub(crate) struct Server {
     name: &'static str,
     folder: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one: `redis`, `postgres` or `mariadb`.
+    /// Starts a server: `redis`, `postgres` or `mariadb`.
     pub(crate) fn start(name: &'static str) -> Self {
         let folder = env::temp_dir().join(format!("tollgate-{name}-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -44,19 +44,19 @@ impl Server {
         }
     }
 
-    /// Ends it without a chance to tidy up.
+    /// Kills the server, so that it cannot save anything.
     pub(crate) fn kill(&mut self) {
         self.signal("KILL");
         self.child.wait().unwrap();
     }
 
-    /// Starts it again at the same port, after [`kill`](Self::kill).
+    /// Starts the server again at the same port, after [`kill`](Self::kill).
     pub(crate) fn restart(&mut self) {
         let start = Instant::now();
         loop {
             self.child = spawn(self.name, &self.folder, self.port);
             thread::sleep(Duration::from_millis(300));
-            // The processes of a killed PostgreSQL must have ended.
+            // All processes of a killed PostgreSQL must have ended.
             if self.child.try_wait().unwrap().is_none() {
                 break;
             }
@@ -69,7 +69,7 @@ impl Server {
         self.await_start();
     }
 
-    /// Sends a signal, such as `STOP`, to its processes.
+    /// Sends a signal, such as `STOP`, to the processes of the server.
     pub(crate) fn signal(&self, signal: &str) {
         let parent = self.child.id().to_string();
         let listed = Command::new("ps")
@@ -77,7 +77,7 @@ impl Server {
             .output()
             .unwrap();
         let children = String::from_utf8(listed.stdout).unwrap();
-        // PostgreSQL serves each connection by a process.
+        // PostgreSQL has a process for each connection.
         let pids = std::iter::once(parent.as_str()).chain(children.split_whitespace());
         let mut command = Command::new("kill");
         command
@@ -124,7 +124,7 @@ impl Drop for Server {
         self.signal("KILL");
         let _ = self.child.wait();
         for _ in 0..50 {
-            // Its other processes may still write.
+            // Other processes of the server may still write.
             if fs::remove_dir_all(&self.folder).is_ok() {
                 return;
             }
