@@ -877,8 +877,8 @@ proptest! {
             prop_assert!(limits.iter().any(|status| status.capacity == *quota && is_of(status)), "{:?} {:?}", reported, limits);
         }
         for status in &limits {
-            let is_told = reported.iter().any(|(quota, _)| *quota == status.capacity);
-            prop_assert!(is_told || !matches!(&status.limit, Limit::FixedWindow(fixed) if fixed.get_period() >= secs(1)), "{:?}", reported);
+            let is_reported = reported.iter().any(|(quota, _)| *quota == status.capacity);
+            prop_assert!(is_reported || !matches!(&status.limit, Limit::FixedWindow(fixed) if fixed.get_period() >= secs(1)), "{:?}", reported);
         }
 
         let Some(dictionary) = headers.get("ratelimit") else {
@@ -894,11 +894,11 @@ proptest! {
         let members = members.collect::<Vec<_>>();
         let [("limit", limit), ("remaining", remaining), ("reset", reset)] = members[..] else { panic!("{members:?}") };
         let denied_by = decision.as_ref().and_then(Decision::denied_by_index);
-        let is_told = |(index, status): (usize, &LimitStatus)| {
+        let is_reported = |(index, status): (usize, &LimitStatus)| {
             let left = if denied_by == Some(index) { 0 } else { status.remaining };
             (status.capacity, left) == (limit, remaining) && reset <= status.reset_after.as_secs() + 1
         };
-        prop_assert!(limits.iter().enumerate().any(is_told), "{:?} {:?}", members, limits);
+        prop_assert!(limits.iter().enumerate().any(is_reported), "{:?} {:?}", members, limits);
     }
 
     /// A client that used the last unit and comes back after `t` seconds finds one, and finds none a second earlier.

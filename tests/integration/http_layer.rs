@@ -804,11 +804,11 @@ async fn a_forged_header_does_not_choose_the_key() {
 #[tokio::test(start_paused = true)]
 async fn clients_without_an_identity_are_refused_or_share_a_key() {
     let limiter = KeyedLimiter::<IpAddr>::new("window 1/min").unwrap();
-    let nobody = IpAddr::from([0, 0, 0, 0]);
+    let unknown = IpAddr::from([0, 0, 0, 0]);
     let refused = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
     let shared = refused
         .clone()
-        .or_shared(nobody)
+        .or_shared(unknown)
         .layer(answers(StatusCode::OK));
     let refused = refused.layer(answers(StatusCode::OK));
     assert_eq!(status(&refused, request()).await, 403);
@@ -829,7 +829,7 @@ async fn clients_without_an_identity_are_refused_or_share_a_key() {
     );
     assert_eq!(
         status(
-            &by_future.or_shared(nobody).layer(answers(StatusCode::OK)),
+            &by_future.or_shared(unknown).layer(answers(StatusCode::OK)),
             request()
         )
         .await,

@@ -177,9 +177,9 @@ fn an_observer_may_use_the_limiter_while_a_tier_changes() {
 }
 
 /// Calls the limiter with the key when it is woken. A wake under a lock would be a deadlock.
-struct Nosy(KeyedLimiter<u8>, AtomicUsize);
+struct UsesLimiter(KeyedLimiter<u8>, AtomicUsize);
 
-impl Wake for Nosy {
+impl Wake for UsesLimiter {
     fn wake(self: Arc<Self>) {
         assert!(self.0.snapshot(&1).is_some());
         self.1.fetch_add(1, Ordering::Relaxed);
@@ -202,12 +202,14 @@ async fn a_waker_may_use_the_limiter_while_a_tier_changes() {
         .build()
         .unwrap();
     let _out = keyed.try_acquire(&1).unwrap();
-    let nosy = Arc::new(Nosy(keyed.clone(), AtomicUsize::new(0)));
+    let uses_limiter = Arc::new(UsesLimiter(keyed.clone(), AtomicUsize::new(0)));
     let mut waiting = Box::pin(keyed.acquire(&1));
     assert!(
         waiting
             .as_mut()
-            .poll(&mut Context::from_waker(&Waker::from(Arc::clone(&nosy))))
+            .poll(&mut Context::from_waker(&Waker::from(Arc::clone(
+                &uses_limiter
+            ))))
             .is_pending()
     );
     wide.store(true, Ordering::Relaxed);
@@ -220,7 +222,7 @@ async fn a_waker_may_use_the_limiter_while_a_tier_changes() {
         "a deadlock"
     );
     assert_eq!(
-        nosy.1.load(Ordering::Relaxed),
+        uses_limiter.1.load(Ordering::Relaxed),
         1,
         "the wider tier has a place for it"
     );
@@ -579,10 +581,10 @@ fn runtimes_that_end_strand_no_waiter() {
             .collect();
         {
             let _in_idle = idle.enter();
-            let mut nobody = Context::from_waker(Waker::noop());
+            let mut context = Context::from_waker(Waker::noop());
             never_run
                 .iter_mut()
-                .for_each(|acquire| drop(acquire.as_mut().poll(&mut nobody)));
+                .for_each(|acquire| drop(acquire.as_mut().poll(&mut context)));
         }
         std::thread::sleep(ms(3 + round));
         drop(passing);

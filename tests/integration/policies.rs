@@ -324,7 +324,7 @@ async fn denied_attempts_raise_a_penalty_and_checks_do_not() {
         assert_eq!(
             denied(&limiter),
             Some(ms(100 * raised)),
-            "it tells of what the attempt has made of it"
+            "the answer includes the effect of the attempt"
         );
     }
     assert_eq!(denied(&limiter), Some(ms(400)), "the ceiling");

@@ -88,8 +88,8 @@ async fn grants_of_keys_follow_a_paused_clock() {
 /// The thread grants the request, because nothing polls the runtime of the waiter and its timer.
 #[test]
 fn the_thread_grants_requests_of_keys() {
-    struct Tells(Mutex<Sender<Option<String>>>);
-    impl Wake for Tells {
+    struct SendsThreadName(Mutex<Sender<Option<String>>>);
+    impl Wake for SendsThreadName {
         fn wake(self: Arc<Self>) {
             self.0
                 .lock()
@@ -107,7 +107,7 @@ fn the_thread_grants_requests_of_keys() {
         .build()
         .unwrap();
     let (woken, waits) = channel();
-    let waker = Waker::from(Arc::new(Tells(Mutex::new(woken))));
+    let waker = Waker::from(Arc::new(SendsThreadName(Mutex::new(woken))));
     let mut waiting = Box::pin(keyed.acquire(&1));
     runtime.block_on(async {
         drop(keyed.acquire(&1).await.unwrap());

@@ -166,7 +166,10 @@ async fn listeners_are_notified_of_releases_again_after_a_restart() {
     server.restart();
     let start = Instant::now();
     while query::<Vec<String>>(&server.url(), "PUBSUB CHANNELS").is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(20), "nobody listens");
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "no listener is connected"
+        );
         sleep(ms(20)).await;
     }
     while one.check(1).await.is_err() || other.check(1).await.is_err() {}

@@ -578,7 +578,7 @@ async fn a_key_is_charged_in_the_store_without_a_request() {
     assert_eq!(
         left(&other).await,
         [2, 0, 50],
-        "nobody needs to ask, nor to have a handle"
+        "no request needs to ask or to have a handle"
     );
     other.key("eve").reset().await.unwrap();
     assert_eq!(left(&one).await, [2, 100, 50]);
@@ -675,7 +675,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
     let all = async { while tasks.join_next().await.is_some() {} };
     timeout(Duration::from_secs(60), all)
         .await
-        .expect("nobody hangs");
+        .expect("no request hangs");
     assert!(most.load(Relaxed) <= 3, "{}", most.load(Relaxed));
     assert_eq!(granted.load(Relaxed), LIMIT);
 }

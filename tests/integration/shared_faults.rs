@@ -256,7 +256,7 @@ async fn work_whose_lease_was_lost_is_dropped() {
     limiter.reset().await.unwrap(); // an operator reclaims all leases
     let ended = timeout(Duration::from_secs(2), work)
         .await
-        .expect("the next renewal tells")
+        .expect("the next renewal notifies the holder")
         .unwrap();
     assert!(
         matches!(ended, Err(RunError::Reclaimed { .. })),
@@ -733,7 +733,7 @@ async fn a_dropped_future_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn the_largest_options_cause_no_overflow() {
     let faulty = Faulty {
-        tells: false,
+        notifies: false,
         ..Faulty::new()
     };
     for extreme in [Duration::from_nanos(1), Duration::MAX] {

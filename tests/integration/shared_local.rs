@@ -71,7 +71,7 @@ async fn requests_that_do_not_wait_get_the_local_decision() {
     assert_eq!(
         faulty.calls.load(Relaxed),
         calls,
-        "nobody is asked meanwhile"
+        "the store is not asked meanwhile"
     );
     sleep(ms(99)).await;
     assert_denied(limiter.try_acquire().await, Some(ms(1)));

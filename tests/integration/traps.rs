@@ -244,7 +244,7 @@ fn every_drain_is_noticed_while_permits_come_and_go() {
             for _ in 0..2_000 {
                 tokio::select! {
                     biased; // a timeout would poll the future once more before it gives up
-                    () = sleep(ms(20_000)) => panic!("the last release woke nobody"),
+                    () = sleep(ms(20_000)) => panic!("the last release woke no task"),
                     () = limiter.drained() => {}
                 }
             }

@@ -7,16 +7,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use tollgate::{Limiter, MaxConcurrency};
 
 /// Uses the limiter when it is woken and when it is dropped. Under the limiter's lock this would be a deadlock.
-struct Nosy(Limiter, Arc<AtomicUsize>);
+struct UsesLimiter(Limiter, Arc<AtomicUsize>);
 
-impl Wake for Nosy {
+impl Wake for UsesLimiter {
     fn wake(self: Arc<Self>) {
         let _ = self.0.snapshot();
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Nosy {
+impl Drop for UsesLimiter {
     fn drop(&mut self) {
         let _ = self.0.snapshot();
     }
@@ -26,7 +26,7 @@ impl Drop for Nosy {
 async fn wakers_may_use_the_limiter_when_woken_and_when_dropped() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let woken = Arc::new(AtomicUsize::new(0));
-    let nosy = || Waker::from(Arc::new(Nosy(limiter.clone(), Arc::clone(&woken))));
+    let uses_limiter = || Waker::from(Arc::new(UsesLimiter(limiter.clone(), Arc::clone(&woken))));
     let out = limiter.try_acquire().unwrap();
     let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
     for _ in 0..3 {
@@ -34,13 +34,13 @@ async fn wakers_may_use_the_limiter_when_woken_and_when_dropped() {
         assert!(
             first
                 .as_mut()
-                .poll(&mut Context::from_waker(&nosy()))
+                .poll(&mut Context::from_waker(&uses_limiter()))
                 .is_pending()
         );
         assert!(
             second
                 .as_mut()
-                .poll(&mut Context::from_waker(&nosy()))
+                .poll(&mut Context::from_waker(&uses_limiter()))
                 .is_pending()
         );
     }
@@ -48,7 +48,9 @@ async fn wakers_may_use_the_limiter_when_woken_and_when_dropped() {
     drop(first); // with its grant
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert!(matches!(
-        second.as_mut().poll(&mut Context::from_waker(&nosy())),
+        second
+            .as_mut()
+            .poll(&mut Context::from_waker(&uses_limiter())),
         Poll::Ready(Ok(_))
     ));
 }

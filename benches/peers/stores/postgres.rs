@@ -67,10 +67,13 @@ async fn upsert(url: &str, sql: &str) -> Upsert {
 
 pub(crate) fn rows() -> Vec<Row> {
     let (url, runtime) = (super::url("TOLLGATE_POSTGRES_URL"), super::runtime());
-    let (pace, window, durable, told, listens) = runtime.block_on(async {
-        let (told, _) = connect(&url).await;
-        told.batch_execute(TABLES).await.expect("they are created");
-        let durable: String = told
+    let (pace, window, durable, notifier, listens) = runtime.block_on(async {
+        let (notifier, _) = connect(&url).await;
+        notifier
+            .batch_execute(TABLES)
+            .await
+            .expect("they are created");
+        let durable: String = notifier
             .query_one("SHOW synchronous_commit", &[])
             .await
             .expect("it is shown")
@@ -84,7 +87,7 @@ pub(crate) fn rows() -> Vec<Row> {
             upsert(&url, PACE).await,
             upsert(&url, WINDOW).await,
             durable == "on",
-            told,
+            notifier,
             (listener, hears),
         )
     });
@@ -112,13 +115,14 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(cases.one_caller(None));
     rows.extend(cases.one_key_of_processes(4, 16));
     rows.extend(cases.many_keys(None));
-    let (told, listens) = (Arc::new(told), Arc::new(Mutex::new(listens)));
+    let (notifier, listens) = (Arc::new(notifier), Arc::new(Mutex::new(listens)));
     let message = move || {
-        let (told, listens) = (Arc::clone(&told), Arc::clone(&listens));
+        let (notifier, listens) = (Arc::clone(&notifier), Arc::clone(&listens));
         async move {
-            told.execute("SELECT pg_notify('bench', 'x')", &[])
+            notifier
+                .execute("SELECT pg_notify('bench', 'x')", &[])
                 .await
-                .expect("it is told");
+                .expect("the message is sent");
             listens.lock().await.1.recv().await;
         }
     };

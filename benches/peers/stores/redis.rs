@@ -81,7 +81,7 @@ impl Script {
         drop(limiter.acquire().await.expect("a grant"));
         set(-1).await;
         let get = redis::cmd("SLOWLOG").arg("GET").arg(128).take();
-        let log: Vec<Vec<Value>> = get.query_async(&mut raw).await.expect("it tells");
+        let log: Vec<Vec<Value>> = get.query_async(&mut raw).await.expect("the log is returned");
         let sent = log.into_iter().find_map(|mut entry| {
             let sent: Vec<Vec<u8>> = redis::from_redis_value(entry.swap_remove(3)).ok()?;
             let [name, hash, _, _, argument] = sent.try_into().ok()?;
@@ -202,7 +202,7 @@ pub(crate) fn rows() -> Vec<Row> {
                 .arg("x")
                 .exec_async(&mut connection)
                 .await
-                .expect("it is told");
+                .expect("the message arrives");
             heard.lock().await.next().await;
         }
     };
@@ -314,7 +314,7 @@ impl<O: Fn() -> RedisStore> Server<'_, O> {
                 .arg("commandstats")
                 .query_async(&mut raw)
                 .await
-                .expect("it tells");
+                .expect("the log is returned");
             let evalsha = stats
                 .lines()
                 .find(|line| line.starts_with("cmdstat_evalsha:"))

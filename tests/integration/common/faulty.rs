@@ -38,7 +38,7 @@ pub(crate) struct Faulty {
     /// The largest number of settlements in one call.
     pub(crate) most_settlements: Arc<Mutex<usize>>,
     /// Whether the store notifies of releases.
-    pub(crate) tells: bool,
+    pub(crate) notifies: bool,
 }
 
 impl Faulty {
@@ -48,7 +48,7 @@ impl Faulty {
             way: Arc::new(Mutex::new(Way::Open)),
             calls: Arc::default(),
             most_settlements: Arc::default(),
-            tells: true,
+            notifies: true,
         }
     }
 
@@ -128,7 +128,7 @@ impl Store for Faulty {
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
-        self.tells && self.store.listen(limiter, listener)
+        self.notifies && self.store.listen(limiter, listener)
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {

@@ -365,7 +365,7 @@ async fn a_renewal_with_a_wrong_reply_is_sent_again() {
     }
     timeout(Duration::from_secs(13), permit.reclaimed())
         .await
-        .expect("nobody knows whether it was renewed");
+        .expect("the process does not know whether it was renewed");
 }
 
 #[tokio::test(start_paused = true)]
