@@ -324,7 +324,7 @@ fn strategies_and_the_core_are_pure() {
     );
 }
 
-/// The name of the type that a line defines.
+/// The name of the type that a line defines. `None` for a name that is a variable of a macro.
 fn defined_type(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let line = match line.strip_prefix("pub") {
@@ -334,9 +334,8 @@ fn defined_type(line: &str) -> Option<&str> {
     };
     let (kind, rest) = line.split_once(' ')?;
     let name = rest.split(|part: char| !part.is_alphanumeric()).next()?;
-    ["struct", "enum", "trait", "union"]
-        .contains(&kind)
-        .then_some(name)
+    let defines = ["struct", "enum", "trait", "union"].contains(&kind);
+    (defines && !name.is_empty()).then_some(name)
 }
 
 #[test]

@@ -81,7 +81,10 @@ impl Script {
         drop(limiter.acquire().await.expect("a grant"));
         set(-1).await;
         let get = redis::cmd("SLOWLOG").arg("GET").arg(128).take();
-        let log: Vec<Vec<Value>> = get.query_async(&mut raw).await.expect("the log is returned");
+        let log: Vec<Vec<Value>> = get
+            .query_async(&mut raw)
+            .await
+            .expect("the log is returned");
         let sent = log.into_iter().find_map(|mut entry| {
             let sent: Vec<Vec<u8>> = redis::from_redis_value(entry.swap_remove(3)).ok()?;
             let [name, hash, _, _, argument] = sent.try_into().ok()?;
