@@ -74,20 +74,6 @@ impl List {
     pub(crate) fn front(&self) -> Option<Index> {
         (self.head != NIL).then_some(Index(self.head))
     }
-
-    #[cfg(test)]
-    fn back(&self) -> Option<Index> {
-        (self.tail != NIL).then_some(Index(self.tail))
-    }
-}
-
-impl<T> Default for Chunk<T> {
-    fn default() -> Self {
-        Self {
-            entries: Slab::new(),
-            next_open: NIL,
-        }
-    }
 }
 
 impl<T> Arena<T> {
@@ -97,13 +83,6 @@ impl<T> Arena<T> {
             open: NIL,
             len: 0,
         }
-    }
-
-    /// The entries that there is memory for.
-    #[cfg(test)]
-    fn capacity(&self) -> usize {
-        let chunks = self.chunks.iter();
-        chunks.map(|chunk| chunk.entries.capacity()).sum()
     }
 
     /// Adds an entry as the last one of a list. There must be fewer than `u32::MAX`.
@@ -142,7 +121,10 @@ impl<T> Arena<T> {
                 self.chunks.reserve_exact(1); // most arenas have no second one
             }
             self.open = self.chunks.len() as u32;
-            self.chunks.push(Chunk::default());
+            self.chunks.push(Chunk {
+                entries: Slab::new(),
+                next_open: NIL,
+            });
         }
         let capacity = if self.open == 0 { 1 } else { CHUNK };
         self.chunks[self.open as usize].entries = Slab::with_capacity(capacity);
@@ -184,8 +166,10 @@ impl<T> Arena<T> {
             let capacity = self.chunks[number].entries.capacity() / 2;
             self.chunks.truncate(1);
             self.chunks.shrink_to(1);
-            self.chunks[0] = Chunk::default();
-            self.chunks[0].entries.reserve_exact(capacity);
+            self.chunks[0] = Chunk {
+                entries: Slab::with_capacity(capacity),
+                next_open: NIL,
+            };
             self.open = 0;
         } else if self.open != number as u32 {
             self.chunks[number].entries = Slab::new();
@@ -260,6 +244,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl List {
+        fn back(&self) -> Option<Index> {
+            (self.tail != NIL).then_some(Index(self.tail))
+        }
+    }
+
+    impl<T> Arena<T> {
+        /// The entries that there is memory for.
+        fn capacity(&self) -> usize {
+            let chunks = self.chunks.iter();
+            chunks.map(|chunk| chunk.entries.capacity()).sum()
+        }
+    }
 
     proptest! {
         #![proptest_config(crate::replay::cases(256))]

@@ -1,4 +1,4 @@
-//! What a decision is to cause outside the lock, as data.
+//! What a decision causes outside the lock, as data.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -33,11 +33,11 @@ pub(crate) struct MoreEffects {
     /// The fences of the permits that were reclaimed.
     pub(crate) reclaimed: Vec<u64>,
     pub(crate) errands: Vec<Errand>,
-    /// What the observer learns, in order. Ids of permits lack their [random part](EventKind::complete_id).
+    /// The events for the observer, in order. Ids of permits lack their [random part](EventKind::complete_id).
     pub(crate) events: Vec<EventKind>,
 }
 
-/// What is to be done with the store of a limiter, by a task of its own.
+/// Work with the store of a limiter, for a task of its own.
 #[derive(Debug)]
 pub(crate) enum Errand {
     /// Start a carrier, which does what the session [says](crate::core::session::SessionStep::next_trip), one trip after another.

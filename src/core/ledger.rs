@@ -26,7 +26,7 @@ pub(crate) struct Ledger {
     fence: u64,
     /// The latest instant of a call: a clock that steps back stands still here.
     latest: Moment,
-    /// When the limits were new: of what was granted before, they hold nothing that could be refunded.
+    /// When the limits started: earlier grants cannot be refunded.
     born: Moment,
 }
 
@@ -41,7 +41,7 @@ struct Lease {
 }
 
 impl Ledger {
-    /// The ledger of a key that nothing is kept for.
+    /// The ledger of a new key.
     pub(crate) fn new(plan: Arc<Plan>, now: Moment) -> Self {
         let limits = plan
             .rules()
@@ -63,18 +63,14 @@ impl Ledger {
         &self.plan
     }
 
-    /// Goes on with another policy: its limits of time are as new, and the leases stay.
+    /// Replaces the policy. The limits of time start anew, and the leases stay.
     pub(crate) fn replace_policy(&mut self, plan: Arc<Plan>, now: Moment) {
-        let now = now.max(self.latest);
-        self.latest = now;
-        self.born = now;
-        self.limits = plan
-            .rules()
-            .iter()
-            .map(|rule| LimitState::new(rule, now))
-            .collect();
-        self.plan = plan;
-        // A lease took its costs of limits that are gone. Of the new ones, it takes one place each.
+        let new = Self::new(plan, now.max(self.latest));
+        let old = std::mem::replace(self, new);
+        self.fence = old.fence;
+        self.leases = old.leases;
+        self.by_expiry = old.by_expiry;
+        // The costs of a lease belong to limits that are gone. It takes one place of each new concurrency limit.
         let places: Arc<[u64]> = self
             .limits
             .iter()
@@ -82,11 +78,11 @@ impl Ledger {
             .collect();
         for lease in self.leases.values_mut() {
             lease.costs.clone_from(&places);
-            charge(&mut self.limits, now, &lease.costs, 1);
+            charge(&mut self.limits, self.latest, &lease.costs, 1);
         }
     }
 
-    /// When nothing of it matters any more, if no further call comes.
+    /// When the key can be forgotten, if no further call comes.
     pub(crate) fn forgettable_at(&self) -> Moment {
         let limits = self
             .limits
@@ -271,23 +267,17 @@ impl Ledger {
         }
     }
 
-    /// What stops a request of these costs. Of several limits, the one that stops it longest; of these, the first.
+    /// What stops a request of these costs: the limit that stops it longest, and the first of several such limits.
     fn stop(&self, now: Moment, costs: &[u64]) -> Option<DeniedAsk> {
-        let mut stop: Option<(Moment, DeniedAsk)> = None;
-        for (index, (limit, cost)) in self
-            .limits
-            .iter()
-            .zip(costs)
-            .enumerate()
-            .filter(|(_, (_, cost))| **cost > 0)
-        {
-            let Err(until) = limit.decide(now, *cost) else {
-                continue;
-            };
-            let exceeds = *cost > self.plan.limits()[index].capacity();
-            let (rank, until) = match until {
+        let asked = self.limits.iter().zip(costs).enumerate();
+        let stops = asked.filter_map(|(limit, (state, cost))| {
+            if *cost == 0 {
+                return None;
+            }
+            let exceeds = *cost > self.plan.limits()[limit].capacity();
+            let (rank, until) = match state.decide(now, *cost).err()? {
                 _ if exceeds => (Moment::NEVER, DeniedUntil::Never),
-                Moment::NEVER if limit.places().is_some() => {
+                Moment::NEVER if state.places().is_some() => {
                     let first_expiry = self
                         .by_expiry
                         .first()
@@ -297,17 +287,10 @@ impl Ledger {
                 Moment::NEVER => (Moment::NEVER, DeniedUntil::Never),
                 until => (until, DeniedUntil::Instant(until.nanos())),
             };
-            if stop.is_none_or(|(longest, _)| rank > longest) {
-                stop = Some((
-                    rank,
-                    DeniedAsk {
-                        limit: index,
-                        until,
-                    },
-                ));
-            }
-        }
-        stop.map(|(_, stop)| stop)
+            Some((rank, DeniedAsk { limit, until }))
+        });
+        let longest = stops.reduce(|first, next| if next.0 > first.0 { next } else { first });
+        longest.map(|(_, stop)| stop)
     }
 }
 

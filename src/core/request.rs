@@ -32,23 +32,23 @@ pub(crate) struct Costs<'a> {
     pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
 }
 
-/// What few requests say beyond their plain cost: how many of each unit, and whether the grant is to be explained.
+/// What few requests have beyond their plain cost: the cost in units, and whether the grant is to be explained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UnitCosts {
     /// How many of each unit. There are a few at most.
     costs: Vec<(Unit, u64)>,
-    /// Whether its permit is to come with what the limits say at the grant.
+    /// Whether the permit comes with the status of each limit at the grant.
     explained: bool,
 }
 
 /// What the work of a permit has really cost, where that is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Actual<'a> {
-    /// It did not take place.
+    /// The work did not take place.
     Nothing,
-    /// The plain cost. What it took of units was as estimated.
+    /// The plain cost. The cost in units was as estimated.
     Cost(u64),
-    /// The cost in these units. The plain cost, and that in other units, was as estimated.
+    /// The cost in these units. The plain cost and the cost in other units were as estimated.
     Units(&'a UnitCosts),
 }
 
@@ -74,7 +74,7 @@ impl<'a> Costs<'a> {
         self.by_unit.is_some_and(|by_unit| by_unit.explained)
     }
 
-    /// What a limit is charged that counts this. `None`: the request does not say.
+    /// The charge to a limit that counts this. `None`: the request does not name the unit.
     pub(crate) fn of(self, counts: Counts) -> Option<u64> {
         match counts {
             Counts::Cost => Some(self.plain),
@@ -116,7 +116,7 @@ impl UnitCosts {
 }
 
 impl Actual<'_> {
-    /// The actual cost of what a limit counts that was charged the `estimate`.
+    /// The actual cost to a limit that counts this and was charged the `estimate`.
     pub(crate) fn of(self, counts: Counts, estimate: u64) -> u64 {
         match (self, counts) {
             (Self::Nothing, _) => 0,
@@ -181,7 +181,7 @@ impl Claim {
         Self(reached.saturating_add(Self::PLACE.0 + 1))
     }
 
-    /// Whether the gate is to know of the release: of a place, a lease, or recorded units.
+    /// Whether the release must reach the gate: the permit holds a place, a lease, or recorded units.
     #[inline(always)]
     pub(crate) fn holds(self) -> bool {
         self.0 <= Self::PLACE.0

@@ -68,14 +68,6 @@ struct Budget {
 }
 
 impl Budget {
-    /// The budget after a new signal, which has counted the units that were used beyond the quota.
-    fn without_debt(self) -> Self {
-        Self {
-            left: self.left.max(0),
-            ..self
-        }
-    }
-
     fn settle(&mut self, fence: u64, cost: u64, actual: u64) {
         if fence > self.fence {
             self.left += i128::from(cost) - i128::from(actual);
@@ -113,11 +105,8 @@ impl Suspension {
             }
         };
         let spread = self.spread.map_or(now, next);
-        let [limiter, all_keys] = self.paused_until;
-        [limiter, all_keys, self.blocked_until]
-            .into_iter()
-            .flatten()
-            .fold(spread.max(now), Moment::max)
+        let others = self.paused_until.into_iter().chain([self.blocked_until]);
+        others.flatten().fold(spread.max(now), Moment::max)
     }
 
     /// The largest cost that an upstream's spread quota has left.
@@ -184,31 +173,25 @@ impl Suspension {
             left: units.into(),
             fence,
         };
-        let (binding, latest) = match known {
-            // Strictly, both signals still count. One budget that allows less than either is simpler.
-            Some(spread) if spread.left() <= units => (
-                spread.binding.without_debt(),
-                Budget {
-                    left: spread.latest.without_debt().left.min(units.into()),
-                    ..signal
-                },
-            ),
-            _ => (signal, signal),
-        };
-        let spread = Spread {
+        let mut spread = Spread {
             interval: 0,
             next: now,
             until,
-            binding,
-            latest,
+            binding: signal,
+            latest: signal,
         };
-        let interval = until.since(now).div_ceil(spread.left().max(1));
-        let next = known.map_or(now, |spread| spread.next.min(now.plus(interval)));
-        self.spread = Some(Spread {
-            interval,
-            next,
-            ..spread
-        });
+        if let Some(known) = known.filter(|known| known.left() <= units) {
+            // Strictly, both signals still count. One budget that allows less than either is simpler. The new signal has counted the
+            // units that were used beyond the quota.
+            spread.binding = known.binding;
+            spread.binding.left = known.binding.left.max(0);
+            spread.latest.left = known.latest.left.clamp(0, units.into());
+        }
+        spread.interval = until.since(now).div_ceil(spread.left().max(1));
+        if let Some(known) = known {
+            spread.next = known.next.min(now.plus(spread.interval));
+        }
+        self.spread = Some(spread);
     }
 
     /// `cost` was granted.

@@ -5,14 +5,14 @@
 //! | 1 | the version of this form: 2 |
 //! | 8 | a checksum of all that follows: FNV-1a, little-endian |
 //! | n | the text of the policy |
-//! | n | the latest instant, how long before it the limits were new, the fence |
-//! | n | how many limits, then the leases by holder: number, expiry since the latest instant, costs |
-//! | n | the state of each limit: two words, or the grants of a log that still count; of a concurrency none, the leases have it |
+//! | n | the latest instant, the time from the start of the limits to it, the fence |
+//! | n | the number of limits, then the leases by holder: number, time from the latest instant to the expiry, costs |
+//! | n | the state of each limit: two words, or the grants of a log that still count; nothing of a concurrency, which follows from the leases |
 //!
 //! Numbers are LEB128: seven bits a byte, the low ones first. A text has its length before it.
 //!
-//! The past grants of a pace, by which it is [known](crate::strategy::RefundBound) how much can be refunded, are not among them. A
-//! ledger that was read refunds nothing to a pace that was granted before: too little, and so never over.
+//! The [past grants](crate::strategy::RefundBound) of a pace, which bound its refunds, are not among them. So a ledger that was read
+//! refunds nothing of its earlier grants to a pace: too little, which never exceeds the limit.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use crate::strategy::{Log, Moment};
 const VERSION: u8 = 2;
 const HEAD: usize = 9;
 
-/// The bytes are none that a ledger has written, or another version of it has.
+/// No ledger has written these bytes, or one of another version.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
@@ -50,8 +50,8 @@ impl Ledger {
         bytes
     }
 
-    /// From bytes, with the plan of a policy and its text. If they were written with another policy, that one's text is returned
-    /// too, and the ledger has [gone on](Ledger::replace_policy) with this one.
+    /// From bytes, with the plan of a policy and its text. If the bytes were written with another policy, the text of that policy is
+    /// returned too, and the ledger has [replaced](Ledger::replace_policy) it.
     pub(crate) fn decode(
         plan: &Arc<Plan>,
         text: &str,

@@ -48,7 +48,7 @@ impl PackedRateHistory {
         self.present(now).saturating_add(used)
     }
 
-    /// Returns a line that holds from `now` on, with the value of its usage; the present line if it will do. `None` where no value
+    /// Returns a line that holds from `now` on, with the value of its usage; the present line if it still holds. `None` where no value
     /// is small enough. `fence` is that of the latest grant.
     pub(crate) fn draw(
         &mut self,
