@@ -23,8 +23,6 @@ pub(crate) struct Plan {
     ttl: Option<NonZeroU64>,
     /// The largest plain cost that can ever be admitted.
     max_cost: u64,
-    /// The index of the limit that admits no larger plain cost.
-    tightest: usize,
     /// Whether a limit counts anything but the plain cost.
     by_unit: bool,
 }
@@ -35,12 +33,6 @@ pub(crate) struct BegunBan {
     pub(crate) limit_index: usize,
     /// In nanoseconds.
     pub(crate) length: u64,
-}
-
-impl BegunBan {
-    pub(crate) fn banned_for(self) -> Duration {
-        Duration::from_nanos(self.length)
-    }
 }
 
 impl Policy {
@@ -86,14 +78,8 @@ impl Plan {
             return Err(ConfigError::NoLimits);
         }
         let by_unit = limits.iter().any(|limit| limit.counts() != Counts::Cost);
-        let plain = limits
-            .iter()
-            .enumerate()
-            .filter(|(_, limit)| limit.counts() == Counts::Cost);
-        let capacities = plain.map(|(index, limit)| (index, limit.capacity()));
-        let (tightest, max_cost) = capacities
-            .min_by_key(|(_, capacity)| *capacity)
-            .unwrap_or((0, u64::MAX));
+        let plain = limits.iter().filter(|limit| limit.counts() == Counts::Cost);
+        let max_cost = plain.map(Limit::capacity).min().unwrap_or(u64::MAX);
         let rules = limits
             .iter()
             .map(|limit| rule_of(limit, since_epoch))
@@ -121,7 +107,6 @@ impl Plan {
             words,
             ttl,
             max_cost,
-            tightest,
             by_unit,
             policy,
         })
@@ -171,9 +156,13 @@ impl Plan {
         if costs.plain == 0 {
             return Err(Misfit::ZeroCost);
         }
-        if costs.plain > self.max_cost {
+        let is_tightest =
+            |limit: &&Limit| limit.counts() == Counts::Cost && limit.capacity() == self.max_cost;
+        if costs.plain > self.max_cost
+            && let Some(tightest) = self.limits().iter().find(is_tightest)
+        {
             return Err(Misfit::Exceeds {
-                limit: Box::new(self.limits()[self.tightest]),
+                limit: Box::new(*tightest),
                 cost: costs.plain,
             });
         }
@@ -208,13 +197,8 @@ impl Plan {
 
     /// How many words the states of all limits take. `None` if a state does not fit into words, or more than words decides.
     pub(crate) fn width(&self) -> Option<usize> {
-        if self.by_unit {
-            return None;
-        }
-        self.rules
-            .iter()
-            .map(|rule| rule.words().map(|rule| rule.width()))
-            .sum()
+        let (last, begins) = self.words.last()?;
+        Some(begins + last.width())
     }
 
     /// The rules, each with the index of the first word of its state; none if a state does not fit into words.
@@ -266,12 +250,12 @@ impl Plan {
         )
     }
 
-    /// The denial of a request of which nothing is known: no limit is to blame for it.
+    /// The denial of a request while the state of its limits is unknown. It names no limit.
     pub(crate) fn unknown_decision(&self, now: Moment) -> Decision {
         self.refused_decision(now).paused(Moment::NEVER, now)
     }
 
-    /// The denial of a request that is refused whatever its limits say.
+    /// The denial of a request that is refused without a look at its limits.
     pub(crate) fn refused_decision(&self, now: Moment) -> Decision {
         let report = LimitReport {
             denied_until: Some(Moment::NEVER),

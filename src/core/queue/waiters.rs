@@ -353,7 +353,7 @@ impl Waiters {
     pub(crate) fn tell_ban(&self, ban: BegunBan, caller: Caller, effects: &mut Effects) {
         self.tell(effects, || EventKind::Banned {
             limit_index: ban.limit_index,
-            banned_for: ban.banned_for(),
+            banned_for: Duration::from_nanos(ban.length),
             requested_in: caller,
         });
     }
