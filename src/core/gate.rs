@@ -6,7 +6,6 @@ pub(crate) mod forecast;
 pub(crate) mod lease;
 pub(crate) mod limit_state;
 pub(crate) mod limits;
-mod measure;
 pub(crate) mod plan;
 mod word_form;
 
@@ -16,16 +15,16 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
+use crate::core::gate::counted_limit::{InFlight, Measure};
 use crate::core::gate::forecast::Reclaim;
 use crate::core::gate::lease::{Lease, Leases};
-use crate::core::gate::measure::InFlight;
+use crate::core::gate::limit_state::LimitState;
 use crate::core::gate::plan::Plan;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
-use crate::core::word::packed_rate::{WordContents, WordValue};
+use crate::core::word::packed_rate_history::PackedRateHistory;
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
 
 use limits::{Limits, is_unnamed};
-use word_form::WordForm;
 
 /// The limits of a policy, and the permits that they have granted.
 #[derive(Debug)]
@@ -41,15 +40,20 @@ pub(crate) struct Gate {
     fence: u64,
     /// Present wherever a limit counts anything but the plain cost.
     rare: Option<Box<RareState>>,
-    word: WordForm,
+    /// Whether the state [fits into a word](word_form), apart from its present numbers.
+    fits_word: bool,
+    /// Whether a policy of one rate is to be a line.
+    prefers_line: bool,
+    /// The line of the one rate, where it is one.
+    line: Option<Box<PackedRateHistory>>,
 }
 
-/// What few gates have.
+/// State that few gates need.
 #[derive(Debug, Default)]
 struct RareState {
     /// The units that permits were granted, by fence, until they come back.
     unit_costs: BTreeMap<u64, Arc<UnitCosts>>,
-    /// What is in flight of things that former plans counted and the present one does not.
+    /// The units in flight of things that former plans counted and the present one does not.
     legacy: InFlight,
 }
 
@@ -68,28 +72,23 @@ impl Gate {
             records_grant_time,
             fence: 0,
             rare: plan.counts_by_unit().then(Box::default),
-            word: WordForm::new(plan.plain_places().is_some() && !records_grant_time),
+            fits_word: plan.plain_places().is_some() && !records_grant_time,
+            prefers_line: false,
+            line: None,
             limits: Limits::new(plan, now),
         }
     }
 
     /// A gate whose limits are in a store: it counts the places that the store has granted to this process, and decides nothing.
     pub(crate) fn of_store(plan: Arc<Plan>, now: Moment, ttl: NonZeroU64) -> Self {
-        let holds_places = plan.holds_places();
-        Self {
-            leases: holds_places.then(|| Box::new(Leases::new(ttl))),
-            place: if holds_places {
-                Claim::COUNTED_PLACE
-            } else {
-                Claim::NONE
-            },
-            follows_time: true,
-            records_grant_time: true,
-            fence: 0,
-            rare: Some(Box::default()),
-            word: WordForm::new(false),
-            limits: Limits::of_store(plan, now),
+        let mut gate = Self::new(plan, now, true);
+        gate.limits.decide_nothing_in_place();
+        gate.rare.get_or_insert_default();
+        if gate.holds_places() {
+            gate.leases = Some(Box::new(Leases::new(ttl)));
+            gate.place = Claim::COUNTED_PLACE;
         }
+        gate
     }
 
     /// A gate that continues from `fence` with the state of each limit, all of which are words.
@@ -99,11 +98,11 @@ impl Gate {
         fence: u64,
         now: Moment,
     ) -> Self {
-        let mut gate = Self {
-            fence,
-            ..Self::new(plan, now, false)
-        };
-        gate.limits.set_states(states);
+        let mut gate = Self::new(plan, now, false);
+        gate.fence = fence;
+        for (state, words) in gate.limits.states_mut().zip(states) {
+            state.set_words(words);
+        }
         gate
     }
 
@@ -141,19 +140,23 @@ impl Gate {
 
     /// Units in flight; of several concurrency limits, as the first counts them.
     pub(crate) fn in_flight(&self) -> u64 {
-        let legacy = || Some(self.rare.as_ref()?.legacy.iter().next()?.1);
-        self.limits.places().next().or_else(legacy).unwrap_or(0)
+        self.units_in_flight().next().unwrap_or(0)
     }
 
     /// Whether any unit is in flight.
     pub(crate) fn is_in_flight(&self) -> bool {
-        self.limits.places().any(|units| units > 0) || self.has_legacy_in_flight()
+        self.units_in_flight().any(|units| units > 0)
     }
 
-    /// Whether anything is in flight that only former plans counted.
-    fn has_legacy_in_flight(&self) -> bool {
-        let rare = self.rare.as_ref();
-        rare.is_some_and(|rare| rare.legacy.iter().next().is_some())
+    /// The units in flight as each concurrency limit counts them, then as only former plans counted them.
+    fn units_in_flight(&self) -> impl Iterator<Item = u64> {
+        let legacy = self.legacy().map(|(_, units)| *units);
+        self.limits.places().chain(legacy)
+    }
+
+    /// What is in flight that only former plans counted.
+    fn legacy(&self) -> impl Iterator<Item = &(Measure, u64)> {
+        self.rare.iter().flat_map(|rare| rare.legacy.iter())
     }
 
     /// The number of grants so far.
@@ -191,18 +194,8 @@ impl Gate {
         cost: u64,
         caller: Caller,
     ) -> Result<Grant, Moment> {
-        if !self.limits.is_one() {
-            return self.admit_by_all(now, cost, caller);
-        }
-        self.limits.admit_by_one(now, cost)?;
-        Ok(self.grant(now, cost, caller))
-    }
-
-    /// [`Gate::admit_plain`] of a policy of several limits.
-    #[inline(never)]
-    fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        self.limits.admit_by_all(now, cost)?;
-        Ok(self.grant(now, cost, caller))
+        self.limits.admit(now, cost)?;
+        Ok(self.grant(now, Costs::plain(cost), caller, true))
     }
 
     /// [`Gate::admit`] where a limit counts anything but the plain cost.
@@ -213,69 +206,55 @@ impl Gate {
         costs: Costs<'_>,
         caller: Caller,
     ) -> Result<Grant, Moment> {
-        let grant = if self.limits.admit_by_unit(now, costs)? {
-            self.charge_legacy(costs);
-            self.open_grant(now, costs.plain, caller)
-        } else {
-            self.fence += 1;
-            let claim = if costs.by_unit.is_some() {
-                Claim::NAMED_UNITS
-            } else {
-                Claim::NONE
-            };
-            Grant {
-                fence: self.fence,
-                claim,
-                at: self.time_of_grant(now),
-            }
-        };
+        if let Some(until) = self.limits.denied_until(now, costs) {
+            return Err(until);
+        }
+        let is_counted = self.limits.charge_costs(now, costs, |_| true);
+        let grant = self.grant(now, costs, caller, is_counted);
         self.record_units(grant.fence, costs);
         Ok(grant)
     }
 
-    /// Records a grant of a plain cost that all limits have admitted.
+    /// Records a grant that all limits have admitted. `is_counted`: see [`Gate::claim`].
     #[inline(always)]
-    fn grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
-        if self.place == Claim::COUNTED_PLACE {
-            self.charge_legacy(Costs::plain(cost));
+    fn grant(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, is_counted: bool) -> Grant {
+        if is_counted
+            && self.place == Claim::COUNTED_PLACE
+            && let Some(rare) = &mut self.rare
+        {
+            rare.legacy.charge(costs);
         }
-        self.open_grant(now, cost, caller)
-    }
-
-    #[inline(always)]
-    fn open_grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
         self.fence += 1;
         let fence = self.fence;
-        let claim = match &mut self.leases {
-            Some(leases) if leases.has_ttl() => {
-                Claim::of_lease(leases.open(fence, cost, now, caller))
-            }
-            _ => self
-                .word
-                .reached(&self.limits, now)
-                .map_or(self.place, Claim::of_rate),
-        };
         Grant {
             fence,
-            at: self.time_of_grant(now),
-            claim,
+            claim: self.claim(now, fence, costs, caller, is_counted),
+            at: if self.follows_time {
+                now
+            } else {
+                Moment::NEVER
+            },
         }
     }
 
+    /// What the permit of a grant holds. `is_counted`: its claim is that of the policy. Otherwise, no concurrency limit counts any
+    /// of its costs, and it holds at most the record of its units.
     #[inline(always)]
-    fn time_of_grant(&self, now: Moment) -> Moment {
-        if self.follows_time {
-            now
-        } else {
-            Moment::NEVER
-        }
-    }
-
-    /// Counts a grant in what only former plans counted.
-    #[cold]
-    fn charge_legacy(&mut self, costs: Costs<'_>) {
-        if let Some(rare) = &mut self.rare {
-            rare.legacy.charge(costs);
+    fn claim(
+        &mut self,
+        now: Moment,
+        fence: u64,
+        costs: Costs<'_>,
+        caller: Caller,
+        is_counted: bool,
+    ) -> Claim {
+        match &mut self.leases {
+            _ if !is_counted && costs.by_unit.is_some() => Claim::NAMED_UNITS,
+            _ if !is_counted => Claim::NONE,
+            Some(leases) if leases.has_ttl() => {
+                Claim::of_lease(leases.open(fence, costs.plain, now, caller))
+            }
+            _ => self.reached_on_line(now).map_or(self.place, Claim::of_rate),
         }
     }
 
@@ -294,13 +273,10 @@ impl Gate {
         caller: Caller,
     ) -> Claim {
         self.fence += 1;
-        let holds = self.limits.charge_places(now, costs);
+        let counts_places = |state: &LimitState| state.places().is_some();
+        let is_counted = self.limits.charge_costs(now, costs, counts_places);
         self.record_units(fence, costs);
-        match &mut self.leases {
-            Some(leases) if holds => Claim::of_lease(leases.open(fence, costs.plain, now, caller)),
-            _ if costs.by_unit.is_some() => Claim::NAMED_UNITS,
-            _ => Claim::NONE,
-        }
+        self.claim(now, fence, costs, caller, is_counted)
     }
 }
 
@@ -313,7 +289,7 @@ impl Gate {
             return Some(());
         }
         if claim == Claim::NAMED_UNITS {
-            self.forget_units(fence);
+            self.forget(fence, claim);
             return Some(());
         }
         if let Some(index) = claim.lease() {
@@ -357,20 +333,11 @@ impl Gate {
         rare.legacy.release(fence, costs);
         let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
         if may_be_plain && !self.is_in_flight() {
-            self.forget_measures();
+            // All permits that were granted by another measure have come back: from now on, places are plain ones.
+            self.limits.forget_former_measures();
+            self.place = Claim::PLACE;
+            self.note_word_form();
         }
-    }
-
-    /// All permits that were granted by another measure have come back: from now on, places are plain ones.
-    fn forget_measures(&mut self) {
-        self.limits.forget_measures();
-        if let Some(rare) = &mut self.rare {
-            rare.legacy = InFlight::default();
-        }
-        self.place = Claim::PLACE;
-        let is_plain = self.limits.plan().plain_places().is_some();
-        self.word
-            .set_fits(is_plain && !self.records_grant_time && self.leases.is_none());
     }
 
     /// Releases this many units of places without a lease, whose holders a word has counted.
@@ -386,17 +353,13 @@ impl Gate {
         self.rare.as_ref()?.unit_costs.get(&fence)
     }
 
-    /// Removes the record of the units of a permit that ends.
-    fn forget_units(&mut self, fence: u64) {
-        if let Some(rare) = &mut self.rare {
-            rare.unit_costs.remove(&fence);
-        }
-    }
-
-    /// The permit of this fence will never come back. What a lease holds comes back when its TTL has passed.
+    /// The permit of this fence will never come back: the record of its units is removed. What a lease holds comes back when its TTL
+    /// has passed.
     pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
-        if claim.names_units() {
-            self.forget_units(fence);
+        if claim.names_units()
+            && let Some(rare) = &mut self.rare
+        {
+            rare.unit_costs.remove(&fence);
         }
     }
 
@@ -421,23 +384,9 @@ impl Gate {
         let costs = Costs::new(cost, &by_unit);
         self.limits.settle(now, grant, costs, actual);
         if settled > cost {
-            self.word.charged();
+            self.note_charge_on_line();
         }
         Some(())
-    }
-
-    /// Refunds `cost` of a grant of one pace that is a line. `None` if the policy is another one.
-    fn refund_on_line(&mut self, now: Moment, grant: Grant, cost: u64) -> Option<()> {
-        if !self.limits.first_has_granted(grant.fence) {
-            return None;
-        }
-        self.word.refund(
-            &mut self.limits,
-            now,
-            grant.fence,
-            grant.claim.reached(),
-            cost,
-        )
     }
 
     /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
@@ -480,17 +429,12 @@ impl Gate {
 
     /// The reclaims to come, first to last.
     pub(crate) fn reclaims(&self) -> impl Iterator<Item = Reclaim<'_>> {
-        self.leases
-            .iter()
-            .flat_map(|leases| leases.iter())
-            .map(|lease| Reclaim {
-                at: lease.expires_at,
-                fence: lease.fence,
-                costs: Costs {
-                    plain: lease.cost,
-                    by_unit: self.unit_costs(lease.fence),
-                },
-            })
+        let leases = self.leases.iter().flat_map(|leases| leases.iter());
+        leases.map(|lease| {
+            let by_unit = self.unit_costs(lease.fence);
+            let plain = lease.cost;
+            (lease, Costs { plain, by_unit })
+        })
     }
 
     /// See [`Leases::renew`].
@@ -521,10 +465,7 @@ impl Gate {
         fence: u64,
         now: Moment,
     ) -> Option<&mut Lease> {
-        self.leases
-            .as_mut()?
-            .get_mut(index, fence)
-            .filter(|lease| now < lease.expires_at)
+        self.leases.as_mut()?.live(index, fence, now)
     }
 
     #[inline(always)]
@@ -540,7 +481,7 @@ impl Gate {
     /// Charges all limits of time that count no named unit, whether or not they admit the cost.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
         self.limits.charge(now, units);
-        self.word.charged();
+        self.note_charge_on_line();
     }
 
     /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
@@ -553,7 +494,7 @@ impl Gate {
     pub(crate) fn reset(&mut self, now: Moment) {
         self.limits.void_refunds(self.fence, |_| true);
         self.limits.reset(now);
-        self.word.draw_line(&mut self.limits, now, self.fence);
+        self.draw_line(now);
     }
 
     /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::counted_limit::carry_over); permits in flight stay in
@@ -564,7 +505,8 @@ impl Gate {
         now: Moment,
         carry: UsageCarryOver,
     ) {
-        let in_flight = self.places_in_flight();
+        let in_flight = self.limits.in_flight_of_each();
+        let in_flight = InFlight::new(in_flight.chain(self.legacy().cloned()));
         let new = Self {
             fence: self.fence,
             ..Self::new(plan, now, self.records_grant_time)
@@ -574,7 +516,6 @@ impl Gate {
             leases.set_ttl(self.limits.plan().ttl(), now);
             self.leases = Some(leases);
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
-            self.word.set_fits(false);
         }
         let same_limits = old.limits.policy().limits() == self.limits.policy().limits();
         self.limits
@@ -584,58 +525,14 @@ impl Gate {
             && (self.limits.is_measured() || legacy.iter().next().is_some())
         {
             self.place = Claim::COUNTED_PLACE;
-            self.word.set_fits(false);
         }
         let unit_costs = old.rare.map(|rare| rare.unit_costs).unwrap_or_default();
         self.rare = Some(Box::new(RareState { unit_costs, legacy }));
-        self.word
-            .go_on_from(old.word, same_limits, &mut self.limits, now, self.fence);
-    }
-
-    /// What is in flight, by the measure of each concurrency limit, and of former ones.
-    fn places_in_flight(&self) -> InFlight {
-        let legacy = self.rare.iter().flat_map(|rare| rare.legacy.iter());
-        InFlight::new(self.limits.in_flight_of_each().chain(legacy.cloned()))
-    }
-}
-
-/// A state that fits into a word.
-impl Gate {
-    /// Keeps a policy of one rate as a line if it fits, now and after each change of the policy. Then its grants need no record, and
-    /// [`Gate::settle`] refunds by what each has reached.
-    pub(crate) fn prefer_line(mut self, now: Moment) -> Self {
-        self.word.prefer_line(&mut self.limits, now, self.fence);
-        self
-    }
-
-    /// Whether the policy fits into a word.
-    #[inline(always)]
-    pub(crate) fn fits_word(&self) -> bool {
-        self.word.fits()
-    }
-
-    /// Passes places on from their holder to a waiter, if all are out: then no unit moves. Returns the fence of the grant.
-    #[inline(always)]
-    pub(crate) fn pass_on(&mut self) -> Option<u64> {
-        if !self.word.has_all_places_out(&self.limits) {
-            return None;
+        self.prefers_line = old.prefers_line;
+        self.line = old.line;
+        if !same_limits {
+            self.draw_line(now);
         }
-        self.fence += 1;
-        Some(self.fence)
-    }
-
-    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the present numbers do not fit. The policy must
-    /// [fit](Gate::fits_word).
-    pub(crate) fn opening(&mut self, now: Moment) -> Option<WordContents> {
-        let owes_places = self.has_legacy_in_flight();
-        self.word
-            .opening(&self.limits, now, self.fence, owes_places)
-    }
-
-    /// Takes over what a word held since its [opening](Gate::opening).
-    #[inline(always)]
-    pub(crate) fn take_over(&mut self, content: WordValue, fence: u64) {
-        self.fence = fence;
-        self.word.take_over(&mut self.limits, content);
+        self.note_word_form();
     }
 }

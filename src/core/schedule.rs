@@ -461,7 +461,12 @@ impl Schedule {
     ) -> Result<(), TryAcquireError> {
         let admits = |schedule: &Self| {
             schedule.waiters.resumes_at(now, costs.plain) <= now
-                && schedule.authority.gate().limits().would_admit(now, costs)
+                && schedule
+                    .authority
+                    .gate()
+                    .limits()
+                    .denied_until(now, costs)
+                    .is_none()
         };
         let asked = self.precheck(now, costs, effects).and_then(|()| {
             if admits(self) {

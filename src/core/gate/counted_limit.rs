@@ -2,7 +2,6 @@
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::gate::limit_state::LimitState;
-use crate::core::gate::measure::{InFlight, Measure};
 use crate::core::request::Costs;
 use crate::policy::Limit;
 use crate::strategy::{Counts, LimitRule, Moment};
@@ -11,74 +10,170 @@ use crate::strategy::{Counts, LimitRule, Moment};
 pub(super) struct CountedLimit {
     pub(super) state: LimitState,
     /// `None`: it counts the plain cost, has always done so, and can refund all grants.
-    rare: Option<Box<RareParts>>,
+    measure: Option<Box<Measure>>,
 }
 
-#[derive(Debug, Default)]
-struct RareParts {
-    measure: Measure,
+/// What a limit counts for new grants, what it counted for the earlier ones, which its usage goes back by, and which grants it can
+/// refund.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Measure {
+    counts: Counts,
+    /// The grants up to these fences were charged by these, oldest first.
+    former: Vec<(u64, Counts)>,
     /// The last fence whose grant it cannot refund: it was granted before the limit was added, or its units were reset since.
     refundable_after: u64,
 }
 
 impl CountedLimit {
     pub(super) fn new(limit: &Limit, rule: &LimitRule, now: Moment) -> Self {
-        let mut new = Self {
+        let measure = Measure::new(limit.counts());
+        Self {
             state: LimitState::new(rule, now),
-            rare: None,
-        };
-        if limit.counts() != Counts::Cost {
-            new.rare_parts().measure = Measure::new(limit.counts());
+            measure: (!measure.is_plain()).then(|| Box::new(measure)),
         }
-        new
-    }
-
-    fn rare_parts(&mut self) -> &mut RareParts {
-        self.rare.get_or_insert_default()
     }
 
     /// What it counts.
     pub(super) fn measure(&self) -> Measure {
-        let rare = self.rare.as_ref();
-        rare.map_or_else(Measure::default, |rare| rare.measure.clone())
+        self.measure.as_deref().cloned().unwrap_or_default()
     }
 
     /// Whether it counts the plain cost, and has always done so.
     pub(super) fn is_plain(&self) -> bool {
-        let rare = self.rare.as_ref();
-        rare.is_none_or(|rare| rare.measure.is_plain())
+        let measure = self.measure.as_ref();
+        measure.is_none_or(|measure| measure.is_plain())
     }
 
-    /// All permits that were granted by another measure have come back: it counts the plain cost.
-    pub(super) fn forget_measure(&mut self) {
-        if let Some(rare) = &mut self.rare {
-            rare.measure = Measure::default();
+    /// All permits that were granted by another measure have come back.
+    pub(super) fn forget_former_measures(&mut self) {
+        if let Some(measure) = &mut self.measure {
+            measure.former.clear();
         }
     }
 
     /// What it is charged for a new grant. A request that does not say how many, as the limit demands, is not admitted.
     pub(super) fn charged(&self, costs: Costs<'_>) -> u64 {
-        match &self.rare {
-            Some(rare) => rare.measure.charged(costs).unwrap_or(u64::MAX),
+        match &self.measure {
+            Some(measure) => costs.of(measure.counts).unwrap_or(u64::MAX),
             None => costs.plain,
         }
     }
 
     /// What comes back to it with the permit of this fence.
     pub(super) fn returned(&self, fence: u64, costs: Costs<'_>) -> u64 {
-        let rare = self.rare.as_ref();
-        rare.map_or(costs.plain, |rare| rare.measure.returned(fence, costs))
+        let measure = self.measure.as_ref();
+        measure.map_or(costs.plain, |measure| measure.returned(fence, costs))
     }
 
     /// Whether it charged the grant of this fence and can refund it.
     pub(super) fn has_granted(&self, fence: u64) -> bool {
-        let rare = self.rare.as_ref();
-        rare.is_none_or(|rare| fence > rare.refundable_after)
+        let measure = self.measure.as_ref();
+        measure.is_none_or(|measure| fence > measure.refundable_after)
     }
 
     /// Makes the grants up to this fence non-refundable.
     pub(super) fn void_refunds(&mut self, fence: u64) {
-        self.rare_parts().refundable_after = fence;
+        self.measure.get_or_insert_default().refundable_after = fence;
+    }
+}
+
+impl Measure {
+    fn new(counts: Counts) -> Self {
+        Self {
+            counts,
+            ..Self::default()
+        }
+    }
+
+    /// Changes what is counted for the grants after this fence.
+    fn changed(mut self, counts: Counts, fence: u64) -> Self {
+        // Where nothing was granted since the last change, what was counted in between has charged no grant.
+        if self.counts != counts && self.former.last().is_none_or(|(last, _)| *last < fence) {
+            self.former.push((fence, self.counts));
+        }
+        Self { counts, ..self }
+    }
+
+    /// Whether it is the plain cost of all grants.
+    fn is_plain(&self) -> bool {
+        self.counts == Counts::Cost && self.former.is_empty()
+    }
+
+    /// What came with the permit of this fence.
+    fn returned(&self, fence: u64, costs: Costs<'_>) -> u64 {
+        let former = self.former.iter().find(|(last, _)| fence <= *last);
+        let counts = former.map_or(self.counts, |(_, counts)| *counts);
+        costs.of(counts).unwrap_or(0)
+    }
+}
+
+/// The units in flight, by what the concurrency limits count or counted. There is one entry for each thing that is counted.
+#[derive(Debug, Default)]
+pub(super) struct InFlight(Vec<(Measure, u64)>);
+
+impl InFlight {
+    /// Several entries for the same thing are equal: the first is kept.
+    pub(super) fn new(entries: impl IntoIterator<Item = (Measure, u64)>) -> Self {
+        let mut in_flight = Vec::<(Measure, u64)>::new();
+        for (measure, units) in entries {
+            if in_flight
+                .iter()
+                .all(|(other, _)| other.counts != measure.counts)
+            {
+                in_flight.push((measure, units));
+            }
+        }
+        if in_flight.iter().all(|(_, units)| *units == 0) {
+            in_flight.clear(); // no permit holds anything
+        }
+        Self(in_flight)
+    }
+
+    /// The things of which any unit is in flight.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Measure, u64)> {
+        self.0.iter().filter(|(_, units)| *units > 0)
+    }
+
+    /// Charges a grant. A unit that it does not name costs nothing.
+    pub(super) fn charge(&mut self, costs: Costs<'_>) {
+        for (measure, units) in &mut self.0 {
+            *units = units.saturating_add(costs.of(measure.counts).unwrap_or(0));
+        }
+    }
+
+    /// Releases the permit of this fence.
+    pub(super) fn release(&mut self, fence: u64, costs: Costs<'_>) {
+        for (measure, units) in &mut self.0 {
+            *units = units.saturating_sub(measure.returned(fence, costs));
+        }
+    }
+
+    /// Releases units of permits whose fences are unknown.
+    pub(super) fn release_units(&mut self, released: u64) {
+        for (_, units) in &mut self.0 {
+            *units = units.saturating_sub(released);
+        }
+    }
+
+    /// What a new limit that counts `counts` takes over after the grant of this fence: what is in flight of the same thing, or
+    /// else of the first thing of which anything is.
+    fn taken_over_by(&self, counts: Counts, fence: u64) -> (Measure, u64) {
+        let same = self.0.iter().find(|(measure, _)| measure.counts == counts);
+        match same.or_else(|| self.iter().next()) {
+            Some((measure, units)) => (measure.clone().changed(counts, fence), *units),
+            None => (Measure::new(counts), 0),
+        }
+    }
+
+    /// The entries that no new concurrency limit counts. New grants are charged to them too: otherwise, too few units would be in
+    /// flight when a later plan counts the same again.
+    pub(super) fn left_over(mut self, limits: &[Limit]) -> Self {
+        self.0.retain(|(measure, units)| {
+            let counts_it =
+                |limit: &Limit| limit.counts_places() && limit.counts() == measure.counts;
+            *units > 0 && !limits.iter().any(counts_it)
+        });
+        self
     }
 }
 
@@ -96,10 +191,10 @@ pub(super) fn carry_over(
     for (limit, new) in &mut new_limits {
         let (measure, units) = in_flight.taken_over_by(limit.counts(), fence);
         if !measure.is_plain() || fence > 0 {
-            *new.rare_parts() = RareParts {
-                measure,
+            new.measure = Some(Box::new(Measure {
                 refundable_after: fence,
-            };
+                ..measure
+            }));
         }
         if new.state.places().is_some() {
             new.state.charge(now, units);
@@ -123,8 +218,9 @@ pub(super) fn carry_over(
             };
             let (old_limit, old) = old_limits.remove(found);
             if old_limit == **limit {
-                if let Some(rare) = &mut new.rare {
-                    rare.refundable_after = old.rare.map_or(0, |old| old.refundable_after);
+                if let Some(measure) = &mut new.measure {
+                    let former = old.measure;
+                    measure.refundable_after = former.map_or(0, |former| former.refundable_after);
                 }
                 new.state = old.state;
             } else if !counts_places {

@@ -7,6 +7,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use crate::core::gate::counted_limit::CountedLimit;
+use crate::core::gate::lease::Lease;
 use crate::core::gate::limit_state::{History, LimitState};
 use crate::core::request::Costs;
 use crate::core::suspension::Suspension;
@@ -21,20 +22,13 @@ pub(crate) struct Forecast<'a, R: Iterator<Item = Reclaim<'a>>> {
     now: Moment,
 }
 
-/// When the permit of a fence will be reclaimed, and what it cost.
-#[derive(Debug)]
-pub(crate) struct Reclaim<'a> {
-    pub(super) at: Moment,
-    pub(super) fence: u64,
-    pub(super) costs: Costs<'a>,
-}
+/// A lease that will be reclaimed, and what its permit cost.
+pub(crate) type Reclaim<'a> = (&'a Lease, Costs<'a>);
 
 #[derive(Debug)]
 enum LimitForecast<'a> {
     Copied(LimitState),
     Log(LogForecast<'a>),
-    /// It admits everything.
-    Open,
 }
 
 /// A log, and the grants of the forecast that have not expired, oldest first.
@@ -89,7 +83,7 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
             let reclaim = self
                 .reclaims
                 .peek()
-                .map_or(Moment::NEVER, |reclaim| reclaim.at);
+                .map_or(Moment::NEVER, |(lease, _)| lease.expires_at);
             let next = ready.min(reclaim);
             if next > latest || next == Moment::NEVER {
                 self.advance(latest);
@@ -118,10 +112,8 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
     /// If only a release or a resume admits these costs, all places are free and all requests resumed from now on.
     pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
         if self.ready_at(costs) == Moment::NEVER {
-            let forecasts = self.limits.iter_mut().map(|(_, forecast)| forecast);
-            forecasts
-                .filter(|forecast| forecast.counts_places())
-                .for_each(|forecast| *forecast = LimitForecast::Open);
+            self.limits
+                .retain(|(limit, _)| limit.state.places().is_none());
             self.suspension
                 .take_if(|suspension| suspension.ready_at(self.now, costs.plain) == Moment::NEVER);
         }
@@ -129,11 +121,12 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
 
     /// Advances to `later`.
     fn advance(&mut self, later: Moment) {
-        while let Some(Reclaim { fence, costs, .. }) =
-            self.reclaims.next_if(|reclaim| reclaim.at <= later)
+        while let Some((lease, costs)) = self
+            .reclaims
+            .next_if(|(lease, _)| lease.expires_at <= later)
         {
             for (limit, forecast) in &mut self.limits {
-                forecast.release(limit.returned(fence, costs));
+                forecast.release(limit.returned(lease.fence, costs));
             }
         }
         self.now = self.now.max(later);
@@ -163,19 +156,13 @@ impl<'a> LimitForecast<'a> {
         match self {
             Self::Copied(limit) => limit.decide(now, cost).err().unwrap_or(now),
             Self::Log(log) => log.ready_at(now, cost),
-            Self::Open => now,
         }
-    }
-
-    fn counts_places(&self) -> bool {
-        matches!(self, Self::Copied(LimitState::Places(..)))
     }
 
     fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Copied(limit) => limit.charge(now, cost),
             Self::Log(log) => log.charge(now, cost),
-            Self::Open => {}
         }
     }
 

@@ -60,30 +60,23 @@ impl Leases {
     /// Leases that have expired stay expired, since they are reclaimed in batches.
     pub(crate) fn set_ttl(&mut self, ttl: Option<NonZeroU64>, now: Moment) {
         self.ttl = ttl;
-        for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
-            if let Some(lease) = self
-                .arena
-                .get_mut(index)
-                .filter(|lease| now < lease.expires_at)
-            {
-                lease.expires_at = expiry(ttl, lease.renewed_at);
-            }
-        }
-        for ((_, index), own) in self
-            .own_ttls
-            .take()
-            .into_iter()
-            .flat_map(|own_ttls| *own_ttls)
-        {
+        let shared = self.arena.indexes(&self.by_expiry);
+        let shared = shared.map(|index| (index, None));
+        let own_ttls = self.own_ttls.take().into_iter();
+        let own_ttls = own_ttls.flat_map(|own_ttls| *own_ttls);
+        let own_ttls = own_ttls.map(|((_, index), own)| (index, Some(own)));
+        for (index, own) in shared.chain(own_ttls).collect::<Vec<_>>() {
+            let ttl = self.shorter(own);
             let Some(lease) = self.arena.get_mut(index) else {
                 continue;
             };
             if now < lease.expires_at {
-                lease.expires_at = expiry(shorter(ttl, own), lease.renewed_at);
+                lease.expires_at = expiry(ttl, lease.renewed_at);
             }
-            self.own_ttls
-                .get_or_insert_default()
-                .insert((lease.expires_at, index), own);
+            if let Some(own) = own {
+                let own_ttls = self.own_ttls.get_or_insert_default();
+                own_ttls.insert((lease.expires_at, index), own);
+            }
         }
         self.note_front();
     }
@@ -102,10 +95,28 @@ impl Leases {
         self.arena.insert_back(&mut self.by_expiry, lease)
     }
 
-    pub(crate) fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {
+    fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {
         self.arena
             .get_mut(index)
             .filter(|lease| lease.fence == fence)
+    }
+
+    /// The lease, if its TTL has not passed: it is not revived afterwards, even if it was not reclaimed yet.
+    pub(crate) fn live(&mut self, index: Index, fence: u64, now: Moment) -> Option<&mut Lease> {
+        self.get_mut(index, fence)
+            .filter(|lease| now < lease.expires_at)
+    }
+
+    /// The lease with a TTL of its own that expires first, and when.
+    #[cold]
+    fn first_own(&self) -> Option<(Moment, Index)> {
+        let own_ttls = self.own_ttls.as_ref()?;
+        own_ttls.keys().next().copied()
+    }
+
+    /// The TTL of a lease that may have one of its own, of which that of all others is the most.
+    fn shorter(&self, own: Option<NonZeroU64>) -> Option<NonZeroU64> {
+        self.ttl.into_iter().chain(own).min()
     }
 
     #[inline(always)]
@@ -114,25 +125,18 @@ impl Leases {
     }
 
     /// The first one may have changed.
-    fn note_front(&mut self) {
-        self.note_shared_front();
-        if let Some(((first_own, _), _)) = self
-            .own_ttls
-            .as_ref()
-            .and_then(|own_ttls| own_ttls.first_key_value())
-        {
-            self.next_expiry = self.next_expiry.min(*first_own);
-        }
-    }
-
-    /// The front may have changed, and no lease has a TTL of its own.
     #[inline]
-    fn note_shared_front(&mut self) {
+    fn note_front(&mut self) {
         let front = self
             .by_expiry
             .front()
             .and_then(|index| self.arena.get(index));
         self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
+        if self.own_ttls.is_some()
+            && let Some((first_own, _)) = self.first_own()
+        {
+            self.next_expiry = self.next_expiry.min(first_own);
+        }
     }
 
     /// The leases, first to last as they expire.
@@ -158,22 +162,21 @@ impl Leases {
     }
 
     /// Takes a lease, which stays in the arena, out of its order. Returns its own TTL.
-    #[inline(never)]
+    #[inline]
     fn unlink(&mut self, index: Index) -> Option<NonZeroU64> {
-        let own = if self.own_ttls.is_some() {
-            self.unlink_own_ttl(index)
-        } else {
-            None
-        };
-        if own.is_none() {
-            self.arena.unlink(&mut self.by_expiry, index);
+        if self.own_ttls.is_some()
+            && let Some(own) = self.unlink_own_ttl(index)
+        {
+            return Some(own);
         }
-        own
+        self.arena.unlink(&mut self.by_expiry, index);
+        None
     }
 
+    #[cold]
     fn unlink_own_ttl(&mut self, index: Index) -> Option<NonZeroU64> {
-        let expires_at = self.arena.get(index)?.expires_at;
         let own_ttls = self.own_ttls.as_mut()?;
+        let expires_at = self.arena.get(index)?.expires_at;
         let own = own_ttls.remove(&(expires_at, index));
         if own_ttls.is_empty() {
             self.own_ttls = None;
@@ -184,40 +187,22 @@ impl Leases {
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
-        if self.own_ttls.is_some() {
-            self.unlink(index);
-            self.arena.remove(index);
-            self.note_front();
-            return Some(());
-        }
         let was_front = self.by_expiry.front() == Some(index);
-        self.arena.unlink(&mut self.by_expiry, index);
+        let own = self.unlink(index);
         self.arena.remove(index);
-        if was_front {
-            self.note_shared_front();
+        if was_front || own.is_some() {
+            self.note_front();
         }
         Some(())
     }
 
-    /// Restarts the TTL of a live lease. A lease past its TTL is not revived, even if it was not reclaimed yet.
+    /// Restarts the TTL of a live lease. Returns whether it is live.
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
-        let expires_at = expiry(self.ttl, now);
-        if self
-            .get_mut(index, fence)
-            .is_none_or(|lease| now >= lease.expires_at)
-        {
+        if self.live(index, fence, now).is_none() {
             return false;
         }
-        if let Some(own) = self.unlink(index) {
-            return self.place_by_own_ttl(index, own, now);
-        }
-        let Some(lease) = self.arena.get_mut(index) else {
-            return false;
-        };
-        lease.renewed_at = now;
-        lease.expires_at = expires_at;
-        self.arena.push_back(&mut self.by_expiry, index);
-        self.note_front();
+        let own = self.unlink(index);
+        self.link(index, own, now);
         true
     }
 
@@ -231,34 +216,30 @@ impl Leases {
         own: NonZeroU64,
         renews: bool,
     ) -> bool {
-        let Some(lease) = self
-            .get_mut(index, fence)
-            .filter(|lease| now < lease.expires_at)
-        else {
+        let Some(lease) = self.live(index, fence, now) else {
             return false;
         };
         let from = if renews { now } else { lease.renewed_at };
         self.unlink(index);
-        self.place_by_own_ttl(index, own, from)
-            && self
-                .arena
-                .get(index)
-                .is_some_and(|lease| now < lease.expires_at)
+        self.link(index, Some(own), from);
+        self.live(index, fence, now).is_some()
     }
 
-    /// Puts a lease that was taken out beside the list.
-    fn place_by_own_ttl(&mut self, index: Index, own: NonZeroU64, renewed_at: Moment) -> bool {
-        let expires_at = expiry(shorter(self.ttl, own), renewed_at);
-        let Some(lease) = self.arena.get_mut(index) else {
-            return false;
-        };
-        lease.renewed_at = renewed_at;
-        lease.expires_at = expires_at;
-        self.own_ttls
-            .get_or_insert_default()
-            .insert((expires_at, index), own);
+    /// Puts a lease that was taken out into its order again. Its TTL counts from `renewed_at`.
+    fn link(&mut self, index: Index, own: Option<NonZeroU64>, renewed_at: Moment) {
+        let expires_at = expiry(self.shorter(own), renewed_at);
+        if let Some(lease) = self.arena.get_mut(index) {
+            lease.renewed_at = renewed_at;
+            lease.expires_at = expires_at;
+        }
+        match own {
+            Some(own) => {
+                let own_ttls = self.own_ttls.get_or_insert_default();
+                own_ttls.insert((expires_at, index), own);
+            }
+            None => self.arena.push_back(&mut self.by_expiry, index),
+        }
         self.note_front();
-        true
     }
 
     /// Ends the lease that expired first, if one has.
@@ -266,23 +247,14 @@ impl Leases {
         if self.next_expiry > now {
             return None;
         }
-        let first_own = self
-            .own_ttls
-            .as_ref()
-            .and_then(|own_ttls| own_ttls.first_key_value())
-            .map(|((at, index), _)| (*at, *index));
-        let index = first_own
-            .filter(|(at, _)| *at == self.next_expiry)
-            .map(|(_, index)| index);
-        let index = index.or_else(|| self.by_expiry.front())?;
+        let index = match self.first_own() {
+            Some((first, index)) if first == self.next_expiry => index,
+            _ => self.by_expiry.front()?,
+        };
         self.unlink(index);
         self.note_front();
         Some(self.arena.remove(index))
     }
-}
-
-fn shorter(ttl: Option<NonZeroU64>, own: NonZeroU64) -> Option<NonZeroU64> {
-    Some(ttl.map_or(own, |ttl| ttl.min(own)))
 }
 
 fn expiry(ttl: Option<NonZeroU64>, renewed_at: Moment) -> Moment {

@@ -1,4 +1,4 @@
-//! One limit with its state. Only this file of the gate distinguishes the kinds of limits.
+//! One limit with its state, of any kind.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::core::word::packed_rate_history;
 use crate::policy::Limit;
 use crate::strategy::{
     LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Places, Ratio, RefundBound, Rule,
-    Sample, Slope, StateWords, Strategy, Usage,
+    Slope, StateWords, Strategy, Usage,
 };
 
 /// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
@@ -125,10 +125,8 @@ impl LimitState {
     /// Refunds what was charged at `at` and never used.
     pub(crate) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, History::Bound(refund_bound)) => {
-                *state = rule
-                    .refund_within((*state).into(), refund_bound, at, cost)
-                    .into();
+            Self::Pace(rule, state, History::Bound(bound)) => {
+                *state = rule.refund_within((*state).into(), bound, at, cost).into();
             }
             Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
@@ -201,10 +199,9 @@ impl LimitState {
                 *history = History::Off;
                 Some(slope.parts_per_nano)
             }
-            Self::Rule(rule, _) => match &**rule {
-                Rule::Window(window) if window.limit <= MAX_VALUE / 2 => Some(0),
-                Rule::Pace(_) | Rule::Window(_) | Rule::Counter(_) | Rule::Penalty(_) => None,
-            },
+            Self::Rule(rule, _) => {
+                matches!(**rule, Rule::Window(window) if window.limit <= MAX_VALUE / 2).then_some(0)
+            }
             Self::Log(..) | Self::Places(..) => None,
         }
     }
@@ -277,13 +274,6 @@ impl LimitState {
         }
     }
 
-    /// Passes a report to the limit, if it adapts.
-    pub(crate) fn learn(&mut self, now: Moment, sample: Sample) {
-        if let Self::Places(places) = self {
-            places.learn(now, sample);
-        }
-    }
-
     /// When it is reset, if nothing is in flight and nothing more is admitted.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         with_rule!(self, |rule, state| rule.reset_at(state, now), |places| {
@@ -297,11 +287,6 @@ impl LimitState {
             Self::Pace(rule, state, _) => rule.forgettable_at((*state).into(), now),
             Self::Rule(..) | Self::Log(..) | Self::Places(..) => self.reset_at(now),
         }
-    }
-
-    /// See [`Strategy::used`].
-    pub(crate) fn used(&self, now: Moment) -> u64 {
-        self.usage(now).round_up()
     }
 
     /// See [`Strategy::ready_at`].
@@ -323,7 +308,8 @@ impl LimitState {
         )
     }
 
-    fn usage(&self, now: Moment) -> Usage {
+    /// See [`Strategy::usage`].
+    pub(crate) fn usage(&self, now: Moment) -> Usage {
         with_rule!(self, |rule, state| rule.usage(state, now), |places| {
             Usage::of_units(places.in_use)
         })

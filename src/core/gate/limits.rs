@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::gate::counted_limit::{CountedLimit, carry_over};
+use crate::core::gate::counted_limit::{CountedLimit, InFlight, Measure, carry_over};
 use crate::core::gate::forecast::{Forecast, Reclaim};
 use crate::core::gate::limit_state::LimitState;
-use crate::core::gate::measure::{InFlight, Measure};
 use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::request::{Actual, Costs, Grant};
 use crate::core::suspension::Suspension;
@@ -58,19 +57,9 @@ impl Limits {
         }
     }
 
-    /// Limits whose states are in a store: here they count the places that the store has granted, and decide nothing.
-    pub(super) fn of_store(plan: Arc<Plan>, now: Moment) -> Self {
-        Self {
-            max_cost: 0,
-            ..Self::new(plan, now)
-        }
-    }
-
-    /// Sets the state of each limit, all of which are words.
-    pub(super) fn set_states(&mut self, states: impl Iterator<Item = StateWords>) {
-        self.limit_states_mut()
-            .zip(states)
-            .for_each(|(state, words)| state.set_words(words));
+    /// The states are in a store: these limits count the places that the store has granted, and decide nothing.
+    pub(super) fn decide_nothing_in_place(&mut self) {
+        self.max_cost = 0;
     }
 
     #[inline(always)]
@@ -86,8 +75,8 @@ impl Limits {
 
     /// The first limit: a policy that fits into a word has no other.
     #[inline(always)]
-    pub(super) fn first(&self) -> &LimitState {
-        &self.first.state
+    pub(super) fn first(&self) -> &CountedLimit {
+        &self.first
     }
 
     #[inline(always)]
@@ -97,11 +86,12 @@ impl Limits {
 
     /// Each limit of the policy with what belongs to it here.
     fn iter(&self) -> impl Iterator<Item = (&Limit, &CountedLimit)> {
+        self.plan.limits().iter().zip(self.counted())
+    }
+
+    fn counted(&self) -> impl Iterator<Item = &CountedLimit> {
         let later = self.rest.iter().map(|later| &later.limit);
-        self.plan
-            .limits()
-            .iter()
-            .zip(std::iter::once(&self.first).chain(later))
+        std::iter::once(&self.first).chain(later)
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = (&Limit, &mut CountedLimit)> {
@@ -113,17 +103,15 @@ impl Limits {
     }
 
     fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
-        let later = self.rest.iter().map(|later| &later.limit.state);
-        std::iter::once(&self.first.state).chain(later)
+        self.counted().map(|limit| &limit.state)
     }
 
-    fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        let later = self.rest.iter_mut().map(|later| &mut later.limit.state);
-        std::iter::once(&mut self.first.state).chain(later)
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
+        self.iter_mut().map(|(_, limit)| &mut limit.state)
     }
 }
 
-/// What the limits are.
+/// The policy, and what follows from it.
 impl Limits {
     pub(crate) fn policy(&self) -> &Policy {
         self.plan.policy()
@@ -158,11 +146,11 @@ impl Limits {
 
     /// What a request costs of each limit.
     pub(crate) fn costs_of_each(&self, costs: Costs<'_>) -> Box<[u64]> {
-        self.iter().map(|(_, limit)| limit.charged(costs)).collect()
+        self.counted().map(|limit| limit.charged(costs)).collect()
     }
 }
 
-/// What the limits say. Nothing changes.
+/// Answers, which change nothing.
 impl Limits {
     /// The states of all limits; `None` if one of them does not fit into words.
     pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
@@ -180,7 +168,7 @@ impl Limits {
     /// The highest usage of any limit, in units.
     pub(crate) fn used(&self, now: Moment) -> u64 {
         self.limit_states()
-            .map(|state| state.used(now))
+            .map(|state| state.usage(now).round_up())
             .max()
             .unwrap_or(0)
     }
@@ -192,23 +180,18 @@ impl Limits {
 
     /// What is in flight, by the measure of each concurrency limit.
     pub(super) fn in_flight_of_each(&self) -> impl Iterator<Item = (Measure, u64)> {
-        let units = |(_, limit): (_, &CountedLimit)| Some((limit.measure(), limit.state.places()?));
-        self.iter().filter_map(units)
+        self.counted()
+            .filter_map(|limit| Some((limit.measure(), limit.state.places()?)))
     }
 
     /// The units that may be in flight at the same time, now: the least of all concurrency limits.
     pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
-        self.limit_states()
-            .filter_map(|state| state.concurrency(now))
-            .min()
+        self.concurrencies(now).flatten().min()
     }
 
-    /// What each concurrency limit is now, by index.
-    #[cfg(test)]
-    pub(crate) fn concurrencies(&self, now: Moment) -> Vec<Option<u64>> {
-        self.limit_states()
-            .map(|state| state.concurrency(now))
-            .collect()
+    /// For each limit: the units that may be in flight at the same time, now, if it counts them.
+    pub(crate) fn concurrencies(&self, now: Moment) -> impl Iterator<Item = Option<u64>> {
+        self.limit_states().map(move |state| state.concurrency(now))
     }
 
     /// For each limit: until when it bans, if it does.
@@ -238,17 +221,6 @@ impl Limits {
 
     /// The earliest instant at which the costs can be admitted when `ahead` units go first: a lower bound, as in the strategies.
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
-        if self.counts_by_unit() {
-            return self.ready_at_by_unit(now, ahead, costs);
-        }
-        self.limit_states()
-            .map(|state| state.ready_at(now, ahead, costs.plain))
-            .max()
-            .unwrap_or(now)
-    }
-
-    /// [`Limits::ready_at`]. How much is `ahead` is known of the plain cost only.
-    fn ready_at_by_unit(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
         let ready_at = |(limit, counted): (&Limit, &CountedLimit)| match counted.charged(costs) {
             0 => now,
             cost => counted.state.ready_at(now, ahead_of(limit, ahead), cost),
@@ -263,16 +235,16 @@ impl Limits {
         suspension: Option<Suspension>,
         reclaims: R,
     ) -> Forecast<'a, R> {
-        let limits = self.iter().map(|(_, limit)| limit);
-        Forecast::new(limits, suspension, reclaims, now)
+        Forecast::new(self.counted(), suspension, reclaims, now)
     }
 
-    /// Whether the costs are admitted now.
-    pub(crate) fn would_admit(&self, now: Moment, costs: Costs<'_>) -> bool {
-        self.iter().all(|(_, limit)| match limit.charged(costs) {
-            0 => true,
-            cost => limit.state.decide(now, cost).is_ok(),
-        })
+    /// Until when the costs must wait, [`Moment::NEVER`] if only a release helps. `None`: they are admitted now.
+    pub(crate) fn denied_until(&self, now: Moment, costs: Costs<'_>) -> Option<Moment> {
+        let denied_until = |limit: &CountedLimit| match limit.charged(costs) {
+            0 => None,
+            cost => limit.state.decide(now, cost).err(),
+        };
+        self.counted().filter_map(denied_until).max()
     }
 
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
@@ -307,15 +279,12 @@ impl Limits {
     /// [`Limits::decide_plain`] of a policy of several limits.
     #[inline(never)]
     fn decide_by_all(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        Decision::summarize(
-            self.plan.policy(),
-            self.plan.misfit(cost),
-            self.limit_states()
-                .map(|state| state.report(now, ahead, cost)),
-            now,
-            ahead,
-            |by| self.capacity(by, now),
-        )
+        let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
+        let reports = self
+            .limit_states()
+            .map(|state| state.report(now, ahead, cost));
+        let capacity = |by| self.capacity(by, now);
+        Decision::summarize(policy, misfit, reports, now, ahead, capacity)
     }
 
     /// [`Limits::decide`]. The scarcest limit is the one that admits the fewest requests like this one.
@@ -409,19 +378,22 @@ impl Limits {
     }
 }
 
-/// What the limits are charged.
+/// Charges, releases and refunds.
 impl Limits {
-    /// Charges the only limit, which counts the plain cost. `Err`: until when the cost must wait.
+    /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
     #[inline(always)]
-    pub(super) fn admit_by_one(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+    pub(super) fn admit(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+        if !self.is_one() {
+            return self.admit_by_all(now, cost);
+        }
         let next = self.first.state.decide(now, cost)?;
         self.first.state.proceed(now, cost, next);
         Ok(())
     }
 
-    /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
-    #[inline(always)]
-    pub(super) fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+    /// [`Limits::admit`] of a policy of several limits.
+    #[inline(never)]
+    fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         let first = self.first.state.decide(now, cost);
         let mut denied_until = first.err();
         for LaterLimit { limit, next } in &mut self.rest {
@@ -440,40 +412,22 @@ impl Limits {
         Ok(())
     }
 
-    /// Charges all limits that count anything of the costs, or none. It decides a limit again before it charges it; only policies of
-    /// this kind do. `Ok`: whether a place was taken. `Err`: until when the costs must wait.
-    pub(super) fn admit_by_unit(&mut self, now: Moment, costs: Costs<'_>) -> Result<bool, Moment> {
-        let asked = self.iter_mut();
-        let asked = asked.map(|(_, limit)| (limit.charged(costs), &mut limit.state));
-        let mut asked: Vec<_> = asked.collect();
-        asked.retain(|(cost, _)| *cost > 0);
-        if let Some(until) = asked
-            .iter()
-            .filter_map(|(cost, state)| state.decide(now, *cost).err())
-            .max()
-        {
-            return Err(until);
-        }
-        let mut holds = false;
-        for (cost, state) in asked {
-            let next = state.decide(now, cost)?;
-            state.proceed(now, cost, next);
-            holds |= state.places().is_some();
-        }
-        Ok(holds)
-    }
-
-    /// Charges the concurrency limits a grant that a store has made. Returns whether it takes a place.
-    pub(super) fn charge_places(&mut self, now: Moment, costs: Costs<'_>) -> bool {
-        let mut holds = false;
+    /// Charges each limit that `is_charged` the units that it counts. Returns whether a concurrency limit was among them.
+    pub(super) fn charge_costs(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        is_charged: impl Fn(&LimitState) -> bool,
+    ) -> bool {
+        let mut takes_place = false;
         for (_, limit) in self.iter_mut() {
             let cost = limit.charged(costs);
-            if limit.state.places().is_some() && cost > 0 {
+            if cost > 0 && is_charged(&limit.state) {
                 limit.state.charge(now, cost);
-                holds = true;
+                takes_place |= limit.state.places().is_some();
             }
         }
-        holds
+        takes_place
     }
 
     /// Releases the places of a plain cost.
@@ -492,13 +446,13 @@ impl Limits {
         }
     }
 
-    /// All permits that were granted by another measure have come back: each limit counts the plain cost.
-    pub(super) fn forget_measures(&mut self) {
+    /// All permits that were granted by another measure have come back.
+    pub(super) fn forget_former_measures(&mut self) {
         self.iter_mut()
-            .for_each(|(_, limit)| limit.forget_measure());
+            .for_each(|(_, limit)| limit.forget_former_measures());
     }
 
-    /// Replaces the costs of a grant by the actual ones.
+    /// Replaces the costs of a grant with the actual ones.
     pub(super) fn settle(
         &mut self,
         now: Moment,
@@ -527,52 +481,40 @@ impl Limits {
     ) {
         for (limit, counted) in self.iter_mut() {
             if counted.has_granted(fence)
-                && let Some(in_flight) = counted.state.places()
+                && let LimitState::Places(places) = &mut counted.state
             {
                 let cost = costs.of(limit.counts()).unwrap_or(0);
-                let in_flight = in_flight.saturating_add(cost); // at the report, its permit was
-                counted.state.learn(now, sample(cost, in_flight));
+                let in_flight = places.in_use.saturating_add(cost); // at the report, its permit was
+                places.learn(now, sample(cost, in_flight));
             }
         }
     }
 
     /// Records that a request that does not wait was denied. Returns whether that changed a state.
     pub(crate) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> bool {
-        if !self.counts_by_unit() {
-            // Not `any`, which stops at the first change.
-            return self.limit_states_mut().fold(false, |changed, state| {
-                state.note_denial(now, costs.plain) | changed
-            });
+        let mut changed = false;
+        for (_, limit) in self.iter_mut() {
+            let cost = limit.charged(costs);
+            changed |= cost > 0 && limit.state.note_denial(now, cost);
         }
-        let note = |(_, limit): (_, &mut CountedLimit)| match limit.charged(costs) {
-            0 => false,
-            cost => limit.state.note_denial(now, cost),
-        };
-        self.iter_mut()
-            .map(note)
-            .fold(false, |changed, change| changed | change)
+        changed
     }
 
     /// [`Limits::note_denial`]. Returns the bans that begin with it.
     pub(crate) fn note_denial_and_bans(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
-        if !self.plan.counts_denials() {
-            return Vec::new();
-        }
         let before: Vec<_> = self.bans(now).collect();
         self.note_denial(now, costs);
-        let begun = |(limit_index, bans): (usize, (Option<Moment>, Option<Moment>))| match bans {
-            (None, Some(until)) => Some(BegunBan {
-                limit_index,
-                length: until.since(now),
-            }),
-            _ => None,
-        };
-        before
-            .into_iter()
-            .zip(self.bans(now))
-            .enumerate()
-            .filter_map(begun)
-            .collect()
+        let mut begun = Vec::new();
+        for (limit_index, (before, ban)) in before.into_iter().zip(self.bans(now)).enumerate() {
+            if let (None, Some(until)) = (before, ban) {
+                let length = until.since(now);
+                begun.push(BegunBan {
+                    limit_index,
+                    length,
+                });
+            }
+        }
+        begun
     }
 
     /// Charges all limits of time that count no named unit, whether or not they admit the cost.
@@ -597,17 +539,11 @@ impl Limits {
     /// Resets all limits of time.
     pub(super) fn reset(&mut self, now: Moment) {
         let plan = Arc::clone(&self.plan);
-        for (state, rule) in self.limit_states_mut().zip(plan.rules()) {
+        for (state, rule) in self.states_mut().zip(plan.rules()) {
             if state.places().is_none() {
                 *state = LimitState::new(rule, now);
             }
         }
-    }
-
-    /// Records the grants of a pace from now on, if it did not before.
-    pub(super) fn record_grants(&mut self, now: Moment) {
-        self.limit_states_mut()
-            .for_each(|state| state.records_grants(now));
     }
 
     /// Makes the grants up to this fence non-refundable by these limits of time.
@@ -616,11 +552,6 @@ impl Limits {
             .iter_mut()
             .filter(|(limit, _)| !limit.counts_places() && of(limit));
         voided.for_each(|(_, counted)| counted.void_refunds(fence));
-    }
-
-    /// Whether the first limit charged the grant of this fence and can refund it.
-    pub(super) fn first_has_granted(&self, fence: u64) -> bool {
-        self.first.has_granted(fence)
     }
 
     /// Starts these limits, which are new, with the usage of former ones, as [`carry_over`] says. `in_flight` after the grant of this
@@ -654,7 +585,7 @@ impl Limits {
 
     /// Whether a limit counts anything but the plain cost, or has done so.
     pub(super) fn is_measured(&self) -> bool {
-        self.iter().any(|(_, limit)| !limit.is_plain())
+        self.counted().any(|limit| !limit.is_plain())
     }
 }
 

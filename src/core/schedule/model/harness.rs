@@ -138,7 +138,8 @@ impl Harness {
             .authority
             .gate()
             .limits()
-            .concurrencies(self.moment());
+            .concurrencies(self.moment())
+            .collect();
     }
 
     pub(super) fn step(&mut self, step: Step) -> TestCaseResult {
