@@ -88,7 +88,11 @@ impl<T> Arena<T> {
     /// Adds an entry as the last one of a list. There must be fewer than `u32::MAX`.
     #[inline]
     pub(crate) fn insert_back(&mut self, list: &mut List, value: T) -> Index {
-        let number = self.chunk_with_room();
+        let first = self.chunks.get(self.open as usize);
+        if first.is_none_or(|chunk| chunk.entries.capacity() == 0) {
+            self.allocate();
+        }
+        let number = self.open;
         let chunk = &mut self.chunks[number as usize];
         let place = chunk.entries.insert(Entry {
             prev: list.tail,
@@ -102,15 +106,6 @@ impl<T> Arena<T> {
         let index = Index(number * CHUNK as u32 + place as u32);
         self.append(list, index);
         index
-    }
-
-    #[inline]
-    fn chunk_with_room(&mut self) -> u32 {
-        let first = self.chunks.get(self.open as usize);
-        if first.is_none_or(|chunk| chunk.entries.capacity() == 0) {
-            self.allocate();
-        }
-        self.open
     }
 
     /// Gives the first chunk with room memory, and makes one if there is none.

@@ -24,7 +24,7 @@ use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
 use crate::core::word::packed_rate_history::PackedRateHistory;
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
 
-use limits::{Limits, is_unnamed};
+use limits::Limits;
 
 /// The limits of a policy, and the permits that they have granted.
 #[derive(Debug)]
@@ -150,8 +150,9 @@ impl Gate {
 
     /// The units in flight as each concurrency limit counts them, then as only former plans counted them.
     fn units_in_flight(&self) -> impl Iterator<Item = u64> {
-        let legacy = self.legacy().map(|(_, units)| *units);
-        self.limits.places().chain(legacy)
+        let counted = self.limits.counted();
+        let counted = counted.filter_map(|limit| limit.state.places());
+        counted.chain(self.legacy().map(|(_, units)| *units))
     }
 
     /// What is in flight that only former plans counted.
@@ -486,14 +487,12 @@ impl Gate {
 
     /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
-        self.limits.void_refunds(self.fence, is_unnamed);
-        self.limits.forgive(now, units);
+        self.limits.forgive(now, units, self.fence);
     }
 
     /// Resets all limits of time. After that, no earlier permit can be refunded.
     pub(crate) fn reset(&mut self, now: Moment) {
-        self.limits.void_refunds(self.fence, |_| true);
-        self.limits.reset(now);
+        self.limits.reset(now, self.fence);
         self.draw_line(now);
     }
 
@@ -505,7 +504,9 @@ impl Gate {
         now: Moment,
         carry: UsageCarryOver,
     ) {
-        let in_flight = self.limits.in_flight_of_each();
+        let in_flight = self.limits.counted();
+        let in_flight =
+            in_flight.filter_map(|limit| Some((limit.measure(), limit.state.places()?)));
         let in_flight = InFlight::new(in_flight.chain(self.legacy().cloned()));
         let new = Self {
             fence: self.fence,
@@ -520,10 +521,9 @@ impl Gate {
         let same_limits = old.limits.policy().limits() == self.limits.policy().limits();
         self.limits
             .take_over(old.limits, &in_flight, self.fence, now, carry);
+        let is_measured = self.limits.counted().any(|limit| !limit.is_plain());
         let legacy = in_flight.left_over(self.limits.policy().limits());
-        if self.place == Claim::PLACE
-            && (self.limits.is_measured() || legacy.iter().next().is_some())
-        {
+        if self.place == Claim::PLACE && (is_measured || legacy.iter().next().is_some()) {
             self.place = Claim::COUNTED_PLACE;
         }
         let unit_costs = old.rare.map(|rare| rare.unit_costs).unwrap_or_default();

@@ -15,7 +15,7 @@ pub(crate) struct Suspension {
     spread: Option<Spread>,
 }
 
-/// What is paused and resumed. Neither ends a pause of the other.
+/// What a pause holds back. A resume of one does not end a pause of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PauseScope {
     Limiter,

@@ -108,7 +108,6 @@ impl Leases {
     }
 
     /// The lease with a TTL of its own that expires first, and when.
-    #[cold]
     fn first_own(&self) -> Option<(Moment, Index)> {
         let own_ttls = self.own_ttls.as_ref()?;
         own_ttls.keys().next().copied()
@@ -125,18 +124,21 @@ impl Leases {
     }
 
     /// The first one may have changed.
-    #[inline]
     fn note_front(&mut self) {
+        self.note_shared_front();
+        if let Some((first_own, _)) = self.first_own() {
+            self.next_expiry = self.next_expiry.min(first_own);
+        }
+    }
+
+    /// The front may have changed, and no lease has a TTL of its own.
+    #[inline]
+    fn note_shared_front(&mut self) {
         let front = self
             .by_expiry
             .front()
             .and_then(|index| self.arena.get(index));
         self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
-        if self.own_ttls.is_some()
-            && let Some((first_own, _)) = self.first_own()
-        {
-            self.next_expiry = self.next_expiry.min(first_own);
-        }
     }
 
     /// The leases, first to last as they expire.
@@ -162,18 +164,15 @@ impl Leases {
     }
 
     /// Takes a lease, which stays in the arena, out of its order. Returns its own TTL.
-    #[inline]
+    #[inline(never)]
     fn unlink(&mut self, index: Index) -> Option<NonZeroU64> {
-        if self.own_ttls.is_some()
-            && let Some(own) = self.unlink_own_ttl(index)
-        {
-            return Some(own);
+        let own = self.unlink_own_ttl(index);
+        if own.is_none() {
+            self.arena.unlink(&mut self.by_expiry, index);
         }
-        self.arena.unlink(&mut self.by_expiry, index);
-        None
+        own
     }
 
-    #[cold]
     fn unlink_own_ttl(&mut self, index: Index) -> Option<NonZeroU64> {
         let own_ttls = self.own_ttls.as_mut()?;
         let expires_at = self.arena.get(index)?.expires_at;
@@ -187,11 +186,17 @@ impl Leases {
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
-        let was_front = self.by_expiry.front() == Some(index);
-        let own = self.unlink(index);
-        self.arena.remove(index);
-        if was_front || own.is_some() {
+        if self.own_ttls.is_some() {
+            self.unlink(index);
+            self.arena.remove(index);
             self.note_front();
+            return Some(());
+        }
+        let was_front = self.by_expiry.front() == Some(index);
+        self.arena.unlink(&mut self.by_expiry, index);
+        self.arena.remove(index);
+        if was_front {
+            self.note_shared_front();
         }
         Some(())
     }

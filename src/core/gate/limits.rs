@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::gate::counted_limit::{CountedLimit, InFlight, Measure, carry_over};
+use crate::core::gate::counted_limit::{CountedLimit, InFlight, carry_over};
 use crate::core::gate::forecast::{Forecast, Reclaim};
 use crate::core::gate::limit_state::LimitState;
 use crate::core::gate::plan::{BegunBan, Plan};
@@ -89,7 +89,7 @@ impl Limits {
         self.plan.limits().iter().zip(self.counted())
     }
 
-    fn counted(&self) -> impl Iterator<Item = &CountedLimit> {
+    pub(super) fn counted(&self) -> impl Iterator<Item = &CountedLimit> {
         let later = self.rest.iter().map(|later| &later.limit);
         std::iter::once(&self.first).chain(later)
     }
@@ -171,17 +171,6 @@ impl Limits {
             .map(|state| state.usage(now).round_up())
             .max()
             .unwrap_or(0)
-    }
-
-    /// The units in flight of each concurrency limit.
-    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
-        self.limit_states().filter_map(LimitState::places)
-    }
-
-    /// What is in flight, by the measure of each concurrency limit.
-    pub(super) fn in_flight_of_each(&self) -> impl Iterator<Item = (Measure, u64)> {
-        self.counted()
-            .filter_map(|limit| Some((limit.measure(), limit.state.places()?)))
     }
 
     /// The units that may be in flight at the same time, now: the least of all concurrency limits.
@@ -520,38 +509,35 @@ impl Limits {
     /// Charges all limits of time that count no named unit, whether or not they admit the cost.
     pub(super) fn charge(&mut self, now: Moment, units: u64) {
         self.unnamed()
-            .filter(|state| state.places().is_none())
-            .for_each(|state| state.charge(now, units));
+            .for_each(|limit| limit.state.charge(now, units));
     }
 
-    /// Refunds up to `units` to all limits that count no named unit, whenever the units were charged.
-    pub(super) fn forgive(&mut self, now: Moment, units: u64) {
-        self.unnamed().for_each(|state| state.forgive(now, units));
-    }
-
-    /// The limits that count no named unit.
-    fn unnamed(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        self.iter_mut()
-            .filter(|(limit, _)| is_unnamed(limit))
-            .map(|(_, counted)| &mut counted.state)
-    }
-
-    /// Resets all limits of time.
-    pub(super) fn reset(&mut self, now: Moment) {
-        let plan = Arc::clone(&self.plan);
-        for (state, rule) in self.states_mut().zip(plan.rules()) {
-            if state.places().is_none() {
-                *state = LimitState::new(rule, now);
-            }
+    /// Refunds up to `units` to all limits of time that count no named unit, whenever the units were charged. After that, they refund
+    /// no grant up to this fence.
+    pub(super) fn forgive(&mut self, now: Moment, units: u64, fence: u64) {
+        for limit in self.unnamed() {
+            limit.void_refunds(fence);
+            limit.state.forgive(now, units);
         }
     }
 
-    /// Makes the grants up to this fence non-refundable by these limits of time.
-    pub(super) fn void_refunds(&mut self, fence: u64, of: impl Fn(&Limit) -> bool) {
-        let voided = self
-            .iter_mut()
-            .filter(|(limit, _)| !limit.counts_places() && of(limit));
-        voided.for_each(|(_, counted)| counted.void_refunds(fence));
+    /// The limits of time that count no named unit.
+    fn unnamed(&mut self) -> impl Iterator<Item = &mut CountedLimit> {
+        let names_none = |limit: &Limit| !matches!(limit.counts(), Counts::Unit(_));
+        self.iter_mut()
+            .filter(move |(limit, _)| names_none(limit) && !limit.counts_places())
+            .map(|(_, counted)| counted)
+    }
+
+    /// Resets all limits of time. After that, they refund no grant up to this fence.
+    pub(super) fn reset(&mut self, now: Moment, fence: u64) {
+        let plan = Arc::clone(&self.plan);
+        for ((limit, counted), rule) in self.iter_mut().zip(plan.rules()) {
+            if !limit.counts_places() {
+                counted.state = LimitState::new(rule, now);
+                counted.void_refunds(fence);
+            }
+        }
     }
 
     /// Starts these limits, which are new, with the usage of former ones, as [`carry_over`] says. `in_flight` after the grant of this
@@ -582,11 +568,6 @@ impl Limits {
             fence,
         );
     }
-
-    /// Whether a limit counts anything but the plain cost, or has done so.
-    pub(super) fn is_measured(&self) -> bool {
-        self.counted().any(|limit| !limit.is_plain())
-    }
 }
 
 /// How many of the units ahead count for this limit: how much is ahead is known of the plain cost only.
@@ -596,9 +577,4 @@ fn ahead_of(limit: &Limit, ahead: u64) -> u64 {
     } else {
         0
     }
-}
-
-/// Whether it counts no named unit.
-pub(super) fn is_unnamed(limit: &Limit) -> bool {
-    !matches!(limit.counts(), Counts::Unit(_))
 }
