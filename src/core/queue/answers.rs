@@ -107,12 +107,6 @@ impl Answers {
                 .collect()
         });
     }
-
-    #[cfg(test)]
-    pub(crate) fn is_granted(&self, slot: Slot) -> bool {
-        self.word(slot)
-            .is_some_and(|word| ![ASK, FREE].contains(&word.load(Relaxed)))
-    }
 }
 
 /// The bucket of a slot beyond the first ones, and the number of slots before that bucket.
@@ -184,6 +178,18 @@ impl Slots {
     pub(crate) fn grant(&self, slot: Slot, fence: u64) {
         if let Some(word) = self.answers.as_ref().and_then(|answers| answers.word(slot)) {
             word.store(fence, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Answers {
+        pub(crate) fn is_granted(&self, slot: Slot) -> bool {
+            self.word(slot)
+                .is_some_and(|word| ![ASK, FREE].contains(&word.load(Relaxed)))
         }
     }
 }

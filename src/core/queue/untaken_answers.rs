@@ -10,6 +10,9 @@ use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::snapshot::LimitStatus;
 
+#[cfg(test)]
+pub(crate) use tests::AnswerKind;
+
 pub(crate) type Answer = Result<Grant, Refused>;
 
 #[derive(Debug, Default)]
@@ -130,45 +133,44 @@ impl LockedAnswers {
         }
         answer
     }
-
-    #[cfg(test)]
-    fn get(&self, id: WaiterId) -> Option<&Answer> {
-        let in_turn = self.in_turn.iter().find(|(kept, _)| *kept == id);
-        in_turn
-            .and_then(|(_, answer)| answer.as_ref())
-            .or_else(|| self.others.get(&id))
-    }
-}
-
-#[cfg(test)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AnswerKind {
-    Granted,
-    Failed,
-}
-
-#[cfg(test)]
-impl UntakenAnswers {
-    /// The answer to a request; `None` while it waits.
-    pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
-        let is_in_slot = id
-            .slot()
-            .zip(self.slots.answers.as_ref())
-            .is_some_and(|(slot, answers)| answers.is_granted(slot));
-        if is_in_slot {
-            return Some(AnswerKind::Granted);
-        }
-        match self.locked.as_ref()?.answers.get(id)? {
-            Ok(_) => Some(AnswerKind::Granted),
-            Err(_) => Some(AnswerKind::Failed),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::priority::Priority;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum AnswerKind {
+        Granted,
+        Failed,
+    }
+
+    impl LockedAnswers {
+        fn get(&self, id: WaiterId) -> Option<&Answer> {
+            let in_turn = self.in_turn.iter().find(|(kept, _)| *kept == id);
+            in_turn
+                .and_then(|(_, answer)| answer.as_ref())
+                .or_else(|| self.others.get(&id))
+        }
+    }
+
+    impl UntakenAnswers {
+        /// The answer to a request; `None` while it waits.
+        pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
+            let is_in_slot = id
+                .slot()
+                .zip(self.slots.answers.as_ref())
+                .is_some_and(|(slot, answers)| answers.is_granted(slot));
+            if is_in_slot {
+                return Some(AnswerKind::Granted);
+            }
+            match self.locked.as_ref()?.answers.get(id)? {
+                Ok(_) => Some(AnswerKind::Granted),
+                Err(_) => Some(AnswerKind::Failed),
+            }
+        }
+    }
 
     #[test]
     fn each_answer_is_taken_once_in_any_order() {
