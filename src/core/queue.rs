@@ -20,7 +20,7 @@ pub(crate) mod waiting_line;
 pub(crate) use waiter::{Front, WaiterId};
 pub(crate) use waiters::{Options, Waiters};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -34,7 +34,7 @@ use crate::priority::Priority;
 use crate::strategy::Moment;
 
 /// The waiters and their order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     levels: Levels,
     /// The waiters that have come so far.
@@ -55,6 +55,8 @@ struct QueueExtras {
     by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
     /// When the waiters came, where an observer learns how long they have waited.
     came_at: BTreeMap<WaiterId, Moment>,
+    /// The waiters that do not wait for their turn, because the next call to a store answers them.
+    tries: BTreeSet<WaiterId>,
     /// The waiters whose costs a new plan can never admit, the last one first. Some may have left.
     misfits: Vec<WaiterId>,
 }
@@ -62,15 +64,10 @@ struct QueueExtras {
 impl Queue {
     pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 
-    pub(crate) const fn new(newest_first: bool) -> Self {
+    pub(crate) fn new(newest_first: bool) -> Self {
         Self {
-            levels: Levels::new(),
-            arrivals: 0,
-            occupied: 0,
-            len: 0,
             newest_first,
-            deadlines: Deadlines::new(),
-            extras: None,
+            ..Self::default()
         }
     }
 
@@ -120,16 +117,10 @@ impl Queue {
         id
     }
 
-    /// The line with the waiter that is next.
-    #[inline(always)]
-    fn front_line(&self) -> Option<&WaitingLine> {
-        self.levels.get(self.occupied.checked_ilog2()? as usize)
-    }
-
     /// The waiter that is next.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<Front> {
-        let line = self.front_line()?;
+        let line = self.levels.get(self.occupied.checked_ilog2()? as usize)?;
         if self.newest_first {
             return latest(line);
         }
@@ -189,7 +180,7 @@ impl Queue {
     pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
         /// The number of deadlines that are checked.
         const MAX_CHECKED: usize = 64;
-        let ahead = self.units_ahead_of(priority);
+        let ahead = u128::from(self.units_ahead_of(priority));
         let first = self.first_level_ahead_of(priority);
         let cost_ahead = |other: &Deadline| match self.waiter(other.id) {
             Some(waiter) if other.id.level() >= first => u128::from(waiter.cost),
@@ -199,17 +190,18 @@ impl Queue {
             .deadlines
             .iter()
             .take_while(|other| other.at <= deadline);
-        if leaving.clone().nth(MAX_CHECKED).is_none() {
-            return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
-        }
-        let staying = self
-            .deadlines
-            .iter()
-            .rev()
-            .take_while(|other| other.at > deadline)
-            .take(MAX_CHECKED);
-        let patient = u128::from(ahead).saturating_sub(self.deadlines.units());
-        saturating(patient + staying.map(cost_ahead).sum::<u128>())
+        let units = if leaving.clone().nth(MAX_CHECKED).is_none() {
+            ahead.saturating_sub(leaving.map(cost_ahead).sum())
+        } else {
+            let staying = self
+                .deadlines
+                .iter()
+                .rev()
+                .take_while(|other| other.at > deadline)
+                .take(MAX_CHECKED);
+            ahead.saturating_sub(self.deadlines.units()) + staying.map(cost_ahead).sum::<u128>()
+        };
+        u64::try_from(units).unwrap_or(u64::MAX)
     }
 
     /// [`Moment::NEVER`] when there is none, or the request was answered.
@@ -333,6 +325,7 @@ impl Queue {
         if let Some(extras) = &mut self.extras {
             extras.by_unit.remove(&id);
             extras.came_at.remove(&id);
+            extras.tries.remove(&id);
         }
         if deadline != Moment::NEVER {
             self.deadlines.remove(&Deadline::new(deadline, id), cost);
@@ -401,26 +394,42 @@ impl Queue {
     pub(crate) fn take_arrival(&mut self, id: WaiterId) -> Option<Moment> {
         self.extras.as_mut()?.came_at.remove(&id)
     }
+}
 
-    /// No arrival is recorded, and there are no [misfits](Queue::next_misfit).
-    #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
+/// The waiters that do not wait for their turn.
+impl Queue {
+    /// This waiter does not wait for its turn. Its arrival is forgotten: only the grant of a request that waits is reported.
+    pub(crate) fn add_try(&mut self, id: WaiterId) {
+        let extras = self.extras.get_or_insert_default();
+        extras.tries.insert(id);
+        extras.came_at.remove(&id);
+    }
+
+    pub(crate) fn is_try(&self, id: WaiterId) -> bool {
         self.extras
             .as_ref()
-            .is_none_or(|extras| extras.misfits.is_empty() && extras.came_at.is_empty())
+            .is_some_and(|extras| extras.tries.contains(&id))
+    }
+
+    pub(crate) fn tries(&self) -> impl Iterator<Item = WaiterId> {
+        self.extras.iter().flat_map(|extras| &extras.tries).copied()
     }
 }
 
 /// The waiters that a new plan can never admit.
 impl Queue {
-    /// Finds the waiters whose costs do not fit a new plan; [`Queue::next_misfit`] gives them out.
+    /// Finds the waiters whose costs do not fit a new plan; [`Queue::next_misfit`] gives them out. Some may remain of a former plan,
+    /// although they fit the new one.
     pub(crate) fn find_misfits(&mut self, fits: impl Fn(Costs<'_>) -> bool) {
         let misfits = self.waiting().filter(|(_, costs, _)| !fits(*costs));
         let mut misfits: Vec<_> = misfits.map(|(id, ..)| id).collect();
         misfits.reverse();
-        self.extras.get_or_insert_default().misfits = misfits;
+        if !misfits.is_empty() {
+            self.extras.get_or_insert_default().misfits = misfits;
+        }
     }
 
+    #[inline(always)]
     pub(crate) fn has_misfits(&self) -> bool {
         self.extras
             .as_ref()
@@ -443,10 +452,6 @@ fn latest(line: &WaitingLine) -> Option<Front> {
     let &Waiter { id, cost, .. } = line.back()?;
     let (_, caller) = line.deadline_and_caller(id)?;
     Some(Front { id, cost, caller })
-}
-
-fn saturating(units: u128) -> u64 {
-    u64::try_from(units).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl Schedule {
         }
     }
 
-    /// To ask what changes nothing.
+    /// A view for questions, which change nothing.
     pub(crate) fn outlook(&self) -> Outlook<'_> {
         Outlook {
             waiters: &self.waiters,
@@ -99,7 +99,10 @@ impl Schedule {
     /// When time matters next: the front's turn, the first TTL, the first deadline.
     #[inline]
     pub(crate) fn next_wake(&self) -> Moment {
-        self.outlook().next_wake()
+        self.waiters
+            .front_ready_at
+            .min(self.authority.gate().next_expiry())
+            .min(self.waiters.queue.next_deadline())
     }
 
     /// When time matters next to a caller that blocks its thread for a queued request and runs the timer there.
@@ -116,12 +119,14 @@ impl Schedule {
 impl Schedule {
     /// Something has changed for the front of the queue.
     pub(super) fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
-        self.waiters.recheck_front(now);
+        if !self.waiters.queue.is_empty() {
+            self.waiters.front_ready_at = now;
+        }
         self.run_due(now, effects);
     }
 
-    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime with a driver
-    /// may be left. No timer runs for the end of a pause while no request waits.
+    /// Does what is due before an input is handled, because the input must not change how that ends. It may be undone so far: the timer
+    /// may be late, no runtime with a driver may be left, and no timer runs for the end of a pause while no request waits.
     #[inline]
     pub(crate) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
         if self.is_due(now) {
@@ -146,7 +151,9 @@ impl Schedule {
     /// deadline has passed.
     pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
         if self.waiters.may_be_late(now) {
-            self.refusals(now, effects).refuse_late();
+            // Since the last input, nothing has happened except what is due from this instant on.
+            let due_from = self.next_wake();
+            self.refusals(now, effects).refuse_late(due_from);
         }
         if self.waiters.suspension.is_some() {
             self.waiters.end_suspension(now, effects);
@@ -195,7 +202,7 @@ impl Schedule {
     }
 }
 
-/// A word before the lock holds the state in its place.
+/// A word outside the lock may hold the state instead.
 impl Schedule {
     /// Whether a word may decide: the policy fits, no request waits, and nothing else holds requests back.
     #[inline(always)]
@@ -203,11 +210,9 @@ impl Schedule {
         self.authority.gate().fits_word() && self.waiters.leaves_all_to_limits()
     }
 
-    /// What a word is to hold, and the fence of the latest grant; `None` if it cannot decide.
+    /// The contents for a word, and the fence of the latest grant. `None` if the present numbers do not fit. The schedule must
+    /// [fit a word](Self::fits_word).
     pub(crate) fn opening(&mut self, now: Moment) -> Option<(WordContents, u64)> {
-        if !self.fits_word() {
-            return None;
-        }
         let gate = self.authority.gate_mut();
         Some((gate.opening(now)?, gate.granted()))
     }
@@ -222,7 +227,7 @@ impl Schedule {
 /// Requests that may wait.
 impl Schedule {
     /// The common and fastest case: no request waits, nothing is due, and only the gate decides. `Err`: it does not admit the request
-    /// now, which is denied or must wait. `None`, without a change: more must be done to decide, with effects.
+    /// now. `None`: nothing has changed, and the decision needs more steps, with effects.
     #[inline(always)]
     pub(crate) fn admit_in_place(
         &mut self,
@@ -284,10 +289,7 @@ impl Schedule {
             ..
         } = request;
         let refused = match self.admit(now, costs, caller, effects) {
-            Ok(grant) => {
-                self.explain(now, costs, grant.fence);
-                return Ok(Enqueued::Granted(grant));
-            }
+            Ok(grant) => return Ok(Enqueued::Granted(grant)),
             Err(NotAdmitted::MustWait) => None,
             Err(NotAdmitted::Closed) => Some(AcquireError::Closed),
             Err(NotAdmitted::Misfit(misfit)) => Some(misfit.into()),
@@ -308,7 +310,6 @@ impl Schedule {
                 self.authority
                     .admit(now, costs, caller, &mut self.waiters, effects)
         {
-            self.explain(now, costs, grant.fence);
             self.reevaluate_front(now, effects); // the grant may have delayed the turn of the front
             return Ok(Enqueued::Granted(grant));
         }
@@ -329,22 +330,19 @@ impl Schedule {
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let bare_place = self.authority.gate().grants_bare_places() && !costs.explained();
         let id = self.waiters.push(request, waker, bare_place);
-        if !self.waiters.queue.is_front(id) && self.waiters.front_ready_at > now && deadline > now {
-            // Nothing is to be decided before the requests ahead are served.
-            self.waiters.note_arrival(now, id);
-            return Ok(Enqueued::Queued(id));
-        }
-        self.run_due(now, effects);
-        match self.waiters.poll(id, Waker::noop()) {
-            Ok(answer) => answer.map(Enqueued::Granted),
-            Err(_) => {
-                self.waiters.note_arrival(now, id);
-                Ok(Enqueued::Queued(id))
+        // Behind others, nothing is decided before they are served.
+        let may_be_next = self.waiters.queue.is_front(id) || self.waiters.front_ready_at <= now;
+        if may_be_next || deadline <= now {
+            self.run_due(now, effects);
+            if let Ok(answer) = self.waiters.poll(id, Waker::noop()) {
+                return answer.map(Enqueued::Granted);
             }
         }
+        self.waiters.note_arrival(now, id);
+        Ok(Enqueued::Queued(id))
     }
 
-    /// Decides in place: no request waits, and the authority admits.
+    /// Grants in place, if no request waits and the authority admits this one.
     fn admit(
         &mut self,
         now: Moment,
@@ -358,7 +356,7 @@ impl Schedule {
             .ok_or(NotAdmitted::MustWait)
     }
 
-    /// The checks before the authority.
+    /// The checks that come before the authority decides.
     fn precheck(
         &mut self,
         now: Moment,
@@ -385,16 +383,6 @@ impl Schedule {
             return Err(NotAdmitted::MustWait); // no barging
         }
         Ok(())
-    }
-
-    /// Keeps what each limit says after a grant, if the request asked for it. A grant without a call to the store is not explained.
-    fn explain(&mut self, now: Moment, costs: Costs<'_>, fence: u64) {
-        if costs.explained()
-            && let Authority::Local(gate) = &self.authority
-        {
-            let limits = gate.limits().statuses(now);
-            self.waiters.untaken.explain(fence, limits);
-        }
     }
 
     /// Makes room for a new request in a full queue, or refuses it.
@@ -450,7 +438,7 @@ impl Schedule {
             .map_err(|refusal| self.refuse(now, costs, refusal, caller, effects))
     }
 
-    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
+    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial is counted, unless the caller then `waits`.
     pub(crate) fn would_acquire(
         &mut self,
         now: Moment,
@@ -459,32 +447,25 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<(), TryAcquireError> {
-        let admits = |schedule: &Self| {
-            schedule.waiters.resumes_at(now, costs.plain) <= now
-                && schedule
-                    .authority
-                    .gate()
-                    .limits()
-                    .denied_until(now, costs)
-                    .is_none()
+        let refusal = match self.precheck(now, costs, effects) {
+            Ok(()) => {
+                let is_held_back = self.waiters.resumes_at(now, costs.plain) > now;
+                let limits = self.authority.gate().limits();
+                if !is_held_back && limits.denied_until(now, costs).is_none() {
+                    return Ok(());
+                }
+                NotAdmitted::MustWait
+            }
+            Err(refusal) => refusal,
         };
-        let asked = self.precheck(now, costs, effects).and_then(|()| {
-            if admits(self) {
-                Ok(())
-            } else {
-                Err(NotAdmitted::MustWait)
-            }
-        });
-        match asked {
-            Err(NotAdmitted::MustWait | NotAdmitted::Blocked) if waits => {
-                Err(TryAcquireError::Denied(self.outlook().check(now, costs)))
-            }
-            asked => asked.map_err(|refusal| self.refuse(now, costs, refusal, caller, effects)),
+        if waits && matches!(refusal, NotAdmitted::MustWait | NotAdmitted::Blocked) {
+            return Err(TryAcquireError::Denied(self.outlook().check(now, costs)));
         }
+        Err(self.refuse(now, costs, refusal, caller, effects))
     }
 
-    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, its cost is
-    /// 0 or above the maximum, or there is an observer.
+    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request would be admitted, its cost
+    /// is 0 or above the maximum, or there is an observer.
     pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
         let gate = self.authority.gate();
         let decision = gate.limits().decide_plain(now, 0, cost);
@@ -571,7 +552,7 @@ impl Schedule {
 
 /// Limits in a store.
 impl Schedule {
-    /// The session, to give it an input that changes nothing for the waiters. `None`: the limits are of this process.
+    /// The session, to give it an input that changes nothing for the waiters. `None`: this process holds the limits.
     pub(crate) fn session<'a>(
         &'a mut self,
         now: Moment,
@@ -595,7 +576,7 @@ impl Schedule {
         Some(result)
     }
 
-    /// [`Schedule::try_acquire`] of limits in a store: it is granted or denied by the next call. It times out where it is denied.
+    /// [`Schedule::try_acquire`] of limits in a store: the next call grants or denies the request. A denial is a timeout.
     pub(crate) fn try_at_store(
         &mut self,
         now: Moment,
@@ -615,8 +596,9 @@ impl Schedule {
         }
         let enqueued = self.request(now, request, waker, effects)?;
         if let Enqueued::Queued(id) = enqueued {
-            // It is asked for where a request that waits would not be.
-            self.change_session(now, effects, |session| session.add_try(id));
+            // The store may be asked for it now, although it would not be asked for a request that waits.
+            self.waiters.queue.add_try(id);
+            self.reevaluate_front(now, effects);
         }
         Ok(enqueued)
     }

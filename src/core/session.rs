@@ -1,7 +1,7 @@
 //! A process and the store that holds its limits.
 //!
-//! The queue, the priorities, deadlines and permits are those of any schedule; only the front is not decided here. One call of a key is
-//! in flight at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer calls a grant takes.
+//! The queue, the priorities, deadlines and permits are those of any schedule; only the decision on the front comes from the store. One
+//! call of a key is in flight at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer calls a grant takes.
 //!
 //! What is to be done outside is returned as an [`Errand`](crate::core::effects::Errand). A *carrier* asks for its
 //! [next trip](SessionStep::next_trip), takes a call to the store, and brings the [answer](SessionStep::answered).
@@ -20,14 +20,14 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::gate::plan::{BegunBan, Plan};
-use crate::core::queue::{WaiterId, Waiters};
+use crate::core::gate::plan::Plan;
+use crate::core::queue::Waiters;
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::error::{AcquireError, Misfit};
 use crate::exchange::{OnStoreDown, Scope};
@@ -44,6 +44,7 @@ use prefetch::Prefetch;
 #[cfg(any(test, feature = "_simulation"))]
 pub(crate) use call::Renewal;
 pub(crate) use call::{CallAnswer, CallFailed, Trip};
+pub(crate) use denial::Denied;
 pub(crate) use prefetch::PrefetchOptions;
 
 /// Most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
@@ -55,12 +56,12 @@ pub(crate) struct SessionOptions {
     pub(crate) scope: Scope,
     /// A random number of this process and limiter.
     pub(crate) holder: u64,
-    /// The number of the first lease. It is random for a key that is used anew: a call of its former use may reach the store late, and
-    /// must not give back the lease of another.
+    /// The number of the first lease. It is random for each session: a call of an earlier session of the key may reach the store late,
+    /// and must not return a lease of a later one.
     pub(crate) first_lease: u64,
     /// The TTL of leases.
     pub(crate) ttl: NonZeroU64,
-    /// After which a permit is reclaimed although its holder lives.
+    /// After how long a permit is reclaimed although its holder is alive.
     pub(crate) max_hold: Option<u64>,
     /// How long a reply is awaited.
     pub(crate) deadline: u64,
@@ -88,8 +89,6 @@ pub(crate) struct StoreSession {
     calls: Calls,
     back_off: BackOff,
     denials: Denials,
-    /// The queued requests that do not wait for their turn (`try_acquire`). They wait for the reply to one call.
-    tries: BTreeSet<WaiterId>,
     prefetch: Prefetch,
     /// For each limit, when the latest ban ends that was reported here, by the store's clock.
     bans: BTreeMap<usize, u64>,
@@ -111,13 +110,12 @@ impl StoreSession {
     pub(crate) fn new(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> Self {
         Self {
             gate: Gate::of_store(plan, now, options.ttl),
-            grants: StoredGrants::new(options.ttl, options.max_hold),
+            grants: StoredGrants::default(),
             debts: Debts::default(),
             fallback: LocalFallback::new(options.fallback.clone()),
             calls: Calls::new(options.first_lease, options.deadline),
             back_off: BackOff::default(),
             denials: Denials::default(),
-            tries: BTreeSet::new(),
             prefetch: Prefetch::new(options.prefetch.unwrap_or_default()),
             bans: BTreeMap::new(),
             replaced: None,
@@ -129,7 +127,7 @@ impl StoreSession {
         }
     }
 
-    /// To give it an input.
+    /// The session at this instant, to give it an input.
     pub(crate) fn step<'a>(
         &'a mut self,
         now: Moment,
@@ -160,11 +158,6 @@ impl StoreSession {
         } else {
             0
         }
-    }
-
-    /// A waiter was refused, or given up.
-    pub(crate) fn forget_waiter(&mut self, id: WaiterId) {
-        self.tries.remove(&id);
     }
 }
 
@@ -206,7 +199,8 @@ impl SessionStep<'_> {
         Some(self.session.record(self.now, costs, by_store, caller))
     }
 
-    /// Grants while the store does not answer. `Err`: it can never be granted so. Within: until when it must wait.
+    /// Grants while the store does not answer. The outer `Err`: the policy of the fallback can never grant the request. The inner
+    /// one: until when the request must wait.
     fn admit_by_fallback(
         &mut self,
         costs: Costs<'_>,
@@ -229,58 +223,33 @@ impl SessionStep<'_> {
         self.serve();
     }
 
-    /// A request that is granted without a call, or denied. `Ok(None)`: it is to be queued, and [added](Self::add_try).
+    /// Grants or denies a request without a call. `Ok(None)`: a call decides, so the request is to be queued as a
+    /// [try](crate::core::queue::Queue::add_try).
     pub(crate) fn try_acquire(&mut self, request: &Request<'_>) -> Result<Option<Grant>, Refused> {
         let &Request { costs, caller, .. } = request;
-        if self.session.fallback.is_active {
-            return self.try_by_fallback(costs, caller).map(Some);
-        }
         if self.waiters.queue.is_empty()
-            && let Some(grant) = self.take_prefetched(costs.plain, caller)
+            && let Some(grant) = self.admit(costs, caller)
         {
-            return Ok(Some(grant)); // whatever the store has denied since
+            return Ok(Some(grant)); // whatever the store has denied since it granted the prefetched units
         }
-        let outlook = self.outlook();
-        let denial = if outlook.waits_to_ask() {
-            outlook.unknown_denial(true)
-        } else if outlook.is_known_denied(costs) {
-            outlook.latest_denial(costs)
+        let mut bans = Vec::new();
+        let denial = if self.session.fallback.is_active {
+            let fits = self.session.fallback.fits(costs);
+            fits.map_err(AcquireError::from)?;
+            self.probe_store();
+            bans = self.session.fallback.note_denial(self.now, costs);
+            let ahead = self.waiters.queue.units_ahead();
+            self.outlook().known_denial(ahead, costs)
+        } else if self.outlook().waits_to_ask() {
+            self.outlook().unknown_denial(true)
+        } else if self.outlook().is_known_denied(costs) {
+            self.outlook().latest_denial(costs)
         } else {
             return Ok(None);
         };
         self.waiters
             .note_denial(costs.plain, &denial.0, caller, self.effects);
+        self.waiters.tell_bans(bans, caller, self.effects);
         Err(denied(denial))
-    }
-
-    /// [`Self::try_acquire`] while the store does not answer.
-    fn try_by_fallback(&mut self, costs: Costs<'_>, caller: Caller) -> Result<Grant, Refused> {
-        if self.waiters.queue.is_empty()
-            && let Some(grant) = self.admit(costs, caller)
-        {
-            return Ok(grant);
-        }
-        let fits = self.session.fallback.fits(costs);
-        fits.map_err(AcquireError::from)?;
-        self.probe_store();
-        let bans = self.session.fallback.note_denial(self.now, costs);
-        let ahead = self.waiters.queue.units_ahead();
-        let decision = self.outlook().decide_by_fallback(ahead, costs);
-        self.waiters
-            .note_denial(costs.plain, &decision, caller, self.effects);
-        self.tell_bans(bans, caller);
-        Err(denied((decision, Vec::new())))
-    }
-
-    fn tell_bans(&mut self, bans: impl IntoIterator<Item = BegunBan>, caller: Caller) {
-        for ban in bans {
-            self.waiters.tell_ban(ban, caller, self.effects);
-        }
-    }
-
-    /// A request that does not wait for its turn was queued.
-    pub(crate) fn add_try(&mut self, id: WaiterId) {
-        self.session.tries.insert(id);
-        let _arrival = self.waiters.queue.take_arrival(id); // it waits for no permit: its grant is no event
     }
 }

@@ -123,11 +123,6 @@ impl Limits {
         self.max_cost
     }
 
-    /// The largest plain cost that can ever be admitted.
-    pub(crate) fn max_cost(&self) -> u64 {
-        self.plan.max_cost()
-    }
-
     /// Whether a limit counts anything but the plain cost.
     #[inline(always)]
     pub(crate) fn counts_by_unit(&self) -> bool {

@@ -26,7 +26,7 @@ impl Deadline {
 }
 
 /// Most queues have no deadline: then this is a null pointer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Deadlines(Option<Box<Timed>>);
 
 #[derive(Debug)]
@@ -39,10 +39,6 @@ struct Timed {
 }
 
 impl Deadlines {
-    pub(crate) const fn new() -> Self {
-        Self(None)
-    }
-
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<&Deadline> {
         Some(&self.0.as_ref()?.first)

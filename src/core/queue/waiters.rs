@@ -10,7 +10,7 @@ use super::Queue;
 use crate::core::effects::Effects;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::untaken_answers::{Answer, UntakenAnswers};
-use crate::core::queue::waiter::{Front, WaiterId};
+use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Caller, Grant, Refused, Request};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
@@ -59,8 +59,8 @@ pub(crate) struct Waiters {
 struct WaiterCounts {
     /// How often each outcome has happened.
     totals: KeyTotals,
-    /// The limit of an adaptive concurrency that was reported last; 0: none since the policy was set.
-    reported_limit: u64,
+    /// The limit of an adaptive concurrency that was reported last since the policy was set.
+    reported_limit: Option<u64>,
 }
 
 impl Waiters {
@@ -173,13 +173,6 @@ impl Waiters {
 
 /// Turns and answers.
 impl Waiters {
-    /// Something has changed for the front: it is decided anew.
-    pub(crate) fn recheck_front(&mut self, now: Moment) {
-        if !self.queue.is_empty() {
-            self.front_ready_at = now;
-        }
-    }
-
     /// Begins to serve the front. Returns when its turn was to be.
     #[inline(always)]
     pub(crate) fn begin_serving(&mut self) -> Moment {
@@ -215,13 +208,13 @@ impl Waiters {
         self.queue.push(request, waker, slot)
     }
 
-    /// Gives the front its grant.
+    /// Gives a waiter its grant, and reports that.
     #[inline(always)]
-    pub(crate) fn grant(&mut self, now: Moment, front: Front, grant: Grant, effects: &mut Effects) {
+    pub(crate) fn grant(&mut self, now: Moment, id: WaiterId, grant: Grant, effects: &mut Effects) {
         if self.queue.knows_arrivals() {
-            self.tell_grant(now, front, grant.fence, effects);
+            self.tell_grant(now, id, grant.fence, effects);
         }
-        effects.wake(self.deliver(front.id, grant));
+        effects.wake(self.deliver(id, grant));
     }
 
     /// Gives a waiter its grant; its waker is to be woken outside every lock.
@@ -297,15 +290,17 @@ impl Waiters {
         }
     }
 
-    /// The front is about to be granted this fence. If it was decided in the call that has brought it, it has not waited.
+    /// Reports that a waiter is granted this fence. One that is granted in the call that has brought it has not waited.
     #[cold]
-    fn tell_grant(&mut self, now: Moment, request: Front, fence: u64, effects: &mut Effects) {
-        if let Some(came_at) = self.queue.take_arrival(request.id) {
+    fn tell_grant(&mut self, now: Moment, id: WaiterId, fence: u64, effects: &mut Effects) {
+        if let Some(came_at) = self.queue.take_arrival(id)
+            && let Some(request) = self.queue.request(id, &None)
+        {
             effects.tell(EventKind::GrantedAfterWait {
                 id: permit_id(0, fence),
                 fence,
-                cost: request.cost,
-                priority: request.id.priority(),
+                cost: request.costs.plain,
+                priority: request.priority,
                 waited: now.duration_since(came_at),
                 requested_in: request.caller,
             });
@@ -350,12 +345,20 @@ impl Waiters {
         });
     }
 
-    pub(crate) fn tell_ban(&self, ban: BegunBan, caller: Caller, effects: &mut Effects) {
-        self.tell(effects, || EventKind::Banned {
-            limit_index: ban.limit_index,
-            banned_for: Duration::from_nanos(ban.length),
-            requested_in: caller,
-        });
+    /// A denied attempt of this caller has started bans.
+    pub(crate) fn tell_bans(
+        &self,
+        bans: impl IntoIterator<Item = BegunBan>,
+        caller: Caller,
+        effects: &mut Effects,
+    ) {
+        for ban in bans {
+            self.tell(effects, || EventKind::Banned {
+                limit_index: ban.limit_index,
+                banned_for: Duration::from_nanos(ban.length),
+                requested_in: caller,
+            });
+        }
     }
 
     /// The limit of an adaptive concurrency that was reported last. `None` without an observer or such a limit. `present`: its value
@@ -364,15 +367,10 @@ impl Waiters {
         if !self.options.observed {
             return None;
         }
-        let reported = self
-            .counts
-            .as_ref()
-            .map_or(0, |counts| counts.reported_limit);
-        if reported > 0 {
-            Some(reported)
-        } else {
-            present()
-        }
+        let counts = self.counts.as_ref();
+        counts
+            .and_then(|counts| counts.reported_limit)
+            .or_else(present)
     }
 
     /// A report may have moved the limit from the one that was reported.
@@ -385,14 +383,14 @@ impl Waiters {
         if let (Some(from), Some(to)) = (reported, present)
             && from != to
         {
-            self.counts.get_or_insert_default().reported_limit = to;
+            self.counts.get_or_insert_default().reported_limit = Some(to);
             self.tell(effects, || EventKind::LimitMoved { from, to });
         }
     }
 
     pub(crate) fn tell_policy(&mut self, from: Policy, to: &Policy, effects: &mut Effects) {
         if let Some(counts) = &mut self.counts {
-            counts.reported_limit = 0;
+            counts.reported_limit = None;
         }
         self.tell(effects, || EventKind::PolicyChanged {
             from,

@@ -111,7 +111,7 @@ impl Chunk {
 
 /// Only the last chunk may be empty; it is filled again, so that a line that grows and shrinks by one waiter does not allocate each
 /// time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     chunks: VecDeque<Chunk>,
     /// The units that the waiters request.
@@ -119,11 +119,6 @@ pub(crate) struct WaitingLine {
 }
 
 impl WaitingLine {
-    pub(crate) const EMPTY: Self = Self {
-        chunks: VecDeque::new(),
-        units: 0,
-    };
-
     /// The units that the waiters request. The sum of huge costs saturates, so after some leave it may be too low.
     pub(crate) fn units(&self) -> u64 {
         self.units
@@ -292,20 +287,13 @@ impl WaitingLine {
 
 /// A line for each priority. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: another
 /// line is allocated when it is used.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Levels {
     normal: WaitingLine,
     others: Option<Box<[Option<Box<WaitingLine>>; Priority::LEVELS]>>,
 }
 
 impl Levels {
-    pub(crate) const fn new() -> Self {
-        Self {
-            normal: WaitingLine::EMPTY,
-            others: None,
-        }
-    }
-
     /// `None` when it was never used.
     #[inline(always)]
     pub(crate) fn get(&self, level: usize) -> Option<&WaitingLine> {
@@ -320,8 +308,7 @@ impl Levels {
         if level == usize::from(Priority::NORMAL.level()) {
             return &mut self.normal;
         }
-        self.others.get_or_insert_default()[level]
-            .get_or_insert_with(|| Box::new(WaitingLine::EMPTY))
+        self.others.get_or_insert_default()[level].get_or_insert_default()
     }
 
     /// From the lowest to the highest, beginning with `from`.
@@ -369,7 +356,7 @@ mod tests {
         }
 
         fn filled(len: u64) -> Self {
-            let mut line = Self::EMPTY;
+            let mut line = Self::default();
             (0..len).for_each(|arrival| line.push_plain(arrival));
             line
         }
@@ -385,7 +372,7 @@ mod tests {
                 1..8,
             ),
         ) {
-            let mut line = WaitingLine::EMPTY;
+            let mut line = WaitingLine::default();
             let mut model: Vec<(WaiterId, Moment, Caller)> = Vec::new();
             let mut arrival = u64::MAX - 100; // the count wraps
             for (joining, timed, sites, leaving, picks) in phases {
@@ -443,7 +430,7 @@ mod tests {
     /// Each of a million keys may have a line for one waiter.
     #[test]
     fn one_waiter_takes_memory_for_one() {
-        let mut line = WaitingLine::EMPTY;
+        let mut line = WaitingLine::default();
         for arrival in 0..3 {
             line.push_plain(arrival);
             assert_eq!(line.capacity(), 1);

@@ -8,11 +8,9 @@ use crate::core::arena::Index;
 use crate::core::effects::{Effects, Errand};
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
-use crate::core::queue::{Front, WaiterId, Waiters};
+use crate::core::queue::{Front, Waiters};
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant};
-use crate::core::session::StoreSession;
-use crate::decision::Decision;
-use crate::snapshot::LimitStatus;
+use crate::core::session::{Denied, StoreSession};
 use crate::strategy::Moment;
 
 #[derive(Debug)]
@@ -22,7 +20,7 @@ pub(super) enum Authority {
 }
 
 impl Authority {
-    /// The permits in flight, and the limits where they are of this process.
+    /// The permits in flight, and the limits if this process holds them.
     #[inline(always)]
     pub(super) fn gate(&self) -> &Gate {
         match self {
@@ -47,7 +45,7 @@ impl Authority {
         }
     }
 
-    /// Whether timers are often set for something that comes sooner: a lease is released in time, and a call is answered in time.
+    /// Whether most timers are set for a timeout that does not happen: that of a lease, or of a call to a store.
     pub(super) fn has_timeouts(&self) -> bool {
         match self {
             Self::Local(gate) => gate.leases_permits(),
@@ -55,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// Admits a request that no other goes before, if that can be decided at once.
+    /// Admits a request that goes first, if that can be decided at once.
     #[inline(always)]
     pub(super) fn admit(
         &mut self,
@@ -81,8 +79,7 @@ impl Authority {
         }
     }
 
-    /// Until when requests of these costs are surely denied, apart from what the gate knows. `reported`: for a caller, and not for a
-    /// lower bound.
+    /// Until when the store surely denies requests of these costs. `reported`: the instant is for a caller, not for a lower bound.
     pub(super) fn denied_until(
         &self,
         now: Moment,
@@ -96,8 +93,8 @@ impl Authority {
         }
     }
 
-    /// The `turn` of a request that times out, as it is reported: when it could be admitted behind as many waiting units, if a store
-    /// decides.
+    /// The instant that is reported to a request that times out: its `turn`. Of limits in a store, that is only a lower bound, and
+    /// `ready_at` is reported.
     pub(super) fn reported_turn(&self, turn: Moment, ready_at: impl FnOnce() -> Moment) -> Moment {
         match self {
             Self::Local(_) => turn,
@@ -105,37 +102,26 @@ impl Authority {
         }
     }
 
-    /// What is decided on a request that cannot wait any longer, behind as many waiting units.
-    pub(super) fn decide_late(
+    /// How a request is denied behind this number of waiting units, as far as is known without a call.
+    pub(super) fn known_denial(
         &self,
         now: Moment,
         ahead: u64,
         costs: Costs<'_>,
         waiters: &Waiters,
-    ) -> Decision {
+    ) -> Denied {
         match self {
             Self::Local(gate) => {
-                gate.limits()
-                    .decide_behind(now, ahead, costs, waiters.resumes_at(now, costs.plain))
+                let resumes_at = waiters.resumes_at(now, costs.plain);
+                let limits = gate.limits();
+                let decision = limits.decide_behind(now, ahead, costs, resumes_at);
+                (decision, limits.statuses(now))
             }
-            Self::Store(session) => session.outlook(now, waiters).decide_late(ahead, costs),
+            Self::Store(session) => session.outlook(now, waiters).known_denial(ahead, costs),
         }
     }
 
-    /// What each limit is known to say of a request.
-    pub(super) fn known_limits(
-        &self,
-        now: Moment,
-        costs: Costs<'_>,
-        waiters: &Waiters,
-    ) -> Vec<LimitStatus> {
-        match self {
-            Self::Local(gate) => gate.limits().statuses(now),
-            Self::Store(session) => session.outlook(now, waiters).known_limits(costs),
-        }
-    }
-
-    /// Whether a request of these costs can join the waiters without any other check: their turn is watched already.
+    /// Whether a request of these costs can join the waiters without a further check: the turn of the front is watched already.
     #[inline(always)]
     pub(super) fn admits_behind(&self, costs: Costs<'_>, waiters: &Waiters) -> bool {
         match self {
@@ -146,14 +132,7 @@ impl Authority {
         }
     }
 
-    /// A waiter was refused, or given up.
-    pub(super) fn forget_waiter(&mut self, id: WaiterId) {
-        if let Self::Store(session) = self {
-            session.forget_waiter(id);
-        }
-    }
-
-    /// Requests of this process are held back for so long, or no longer. A limiter with a store must not be forgotten meanwhile.
+    /// Requests are held back in this process for this long; `None`: no longer. Meanwhile, a limiter with a store must not be dropped.
     pub(super) fn note_hold(&self, held_for: Option<Duration>, effects: &mut Effects) {
         if let Self::Store(_) = self {
             effects.run_errand(held_for.map_or(Errand::EndKeep, Errand::KeepHeldBack));
@@ -197,7 +176,8 @@ impl Authority {
         }
     }
 
-    /// Moves the end of a lease, where this process may. Returns whether the permit is live.
+    /// Moves the end of a lease of this process; that of a lease in a store is moved by a renewal only. Returns whether the permit is
+    /// live.
     pub(super) fn change_lease(
         &mut self,
         now: Moment,
@@ -206,7 +186,7 @@ impl Authority {
     ) -> bool {
         match self {
             Self::Local(gate) => change(gate),
-            Self::Store(session) => session.is_live(now, index, fence),
+            Self::Store(session) => session.gate.live_lease(index, fence, now).is_some(),
         }
     }
 
@@ -225,13 +205,13 @@ impl Authority {
     }
 }
 
-/// Not inlined: with a choice between two addresses, each grant of a local limiter would pay for it.
+/// Not inlined: a choice between two addresses would slow down each grant of a local limiter.
 #[cold]
 fn gate_of(session: &StoreSession) -> &Gate {
     &session.gate
 }
 
-/// Admits the next request, or says when to check again.
+/// Admits the next request, or says when to check again. Keeps what each limit says after the grant, if the request asked for it.
 #[inline(always)]
 fn admit_front(
     gate: &mut Gate,
@@ -246,6 +226,10 @@ fn admit_front(
     }
     let grant = gate.admit(now, costs, caller)?;
     waiters.note_grant(now, costs.plain);
+    if costs.explained() {
+        let limits = gate.limits().statuses(now);
+        waiters.untaken.explain(grant.fence, limits);
+    }
     Ok(grant)
 }
 
@@ -266,7 +250,7 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
         match admitted {
             Ok(grant) => {
                 moved = true;
-                waiters.grant(now, front, grant, effects);
+                waiters.grant(now, front.id, grant, effects);
             }
             Err(until) => {
                 waiters.front_ready_at = until;
@@ -290,11 +274,5 @@ fn admit_named(
 ) -> Result<Grant, Moment> {
     let by_unit = waiters.queue.unit_costs(front.id);
     let costs = Costs::new(front.cost, &by_unit);
-    let grant = admit_front(gate, waiters, now, costs, front.caller)?;
-    if costs.explained() {
-        waiters
-            .untaken
-            .explain(grant.fence, gate.limits().statuses(now));
-    }
-    Ok(grant)
+    admit_front(gate, waiters, now, costs, front.caller)
 }

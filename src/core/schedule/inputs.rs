@@ -21,11 +21,10 @@ use crate::strategy::{Counts, Moment, Outcome};
 
 /// Permits that come back: released, or given up before they were taken.
 impl Schedule {
-    /// The owner of a queued request of `cost` gave it up: its entry is removed, or its grant is refunded to the next.
+    /// The owner of a queued request of `cost` has given it up. The request leaves the queue, or its grant is refunded.
     pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
         let was_front = self.waiters.queue.is_front(id);
-        self.authority.forget_waiter(id);
         if let Some(waker) = self.waiters.queue.remove(id) {
             self.waiters.untaken.free_slot(id);
             effects.discard(Some(waker));
@@ -47,7 +46,7 @@ impl Schedule {
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         match &mut self.authority {
             Authority::Local(gate) if self.waiters.queue.is_empty() && !self.waiters.closed => {
-                // One that came late changes nothing, and an observer learns of it by effects.
+                // A late release changes nothing, and an observer learns of it by effects.
                 gate.release(fence, cost, claim).is_some() || !self.waiters.options.observed
             }
             _ => false,
@@ -61,7 +60,8 @@ impl Schedule {
         let front = self.waiters.queue.front()?;
         let fits = front.cost == cost && claim == Claim::PLACE && !front.id.names_units();
         let is_something_due = self.next_wake() != Moment::NEVER
-            || !self.waiters.queue.is_plain()
+            || self.waiters.queue.knows_arrivals()
+            || self.waiters.queue.has_misfits()
             || self.waiters.closed
             || self.waiters.dropping;
         if !fits || is_something_due || self.waiters.suspension.is_some() {
@@ -205,21 +205,14 @@ impl Schedule {
     ) {
         self.catch_up(now, effects);
         let gate = self.authority.gate_mut();
-        let former_max = gate.limits().max_cost();
-        let counted_by_unit = gate.limits().counts_by_unit();
         let former = gate.limits().policy().clone();
         let only_places = former.only_places();
         gate.set_plan(plan, now, carry);
         self.waiters
             .tell_policy(former, gate.limits().policy(), effects);
-        if gate.limits().max_cost() < former_max
-            || counted_by_unit
-            || gate.limits().counts_by_unit()
-        {
-            self.waiters
-                .queue
-                .find_misfits(|costs| gate.limits().fits(costs).is_ok());
-        }
+        self.waiters
+            .queue
+            .find_misfits(|costs| gate.limits().fits(costs).is_ok());
         self.reevaluate_front(now, effects);
         if self.authority.gate().limits().policy().only_places() && !only_places {
             // A stream that holds no permits must not wait for a place.
@@ -250,9 +243,9 @@ impl Schedule {
                 .get_or_insert_default()
                 .pause(scope, until)
             {
-                let paused_for = held_for;
-                self.waiters
-                    .tell(effects, || EventKind::Paused { paused_for });
+                self.waiters.tell(effects, || EventKind::Paused {
+                    paused_for: held_for,
+                });
             }
             self.authority.note_hold(Some(held_for), effects);
         }
@@ -304,7 +297,7 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
-    /// A new schedule, held back like all keys.
+    /// Holds a new schedule back as all keys are held back.
     pub(crate) fn held_back(
         mut self,
         AllKeysHold {

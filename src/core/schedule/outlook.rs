@@ -45,15 +45,6 @@ impl<'a> Outlook<'a> {
         self.gate().leases_permits()
     }
 
-    /// When time matters next: the front's turn, the first TTL, the first deadline.
-    #[inline]
-    pub(super) fn next_wake(self) -> Moment {
-        self.waiters
-            .front_ready_at
-            .min(self.gate().next_expiry())
-            .min(self.waiters.queue.next_deadline())
-    }
-
     /// The units that a permit was granted, if they are recorded.
     pub(crate) fn unit_costs(self, fence: u64) -> Option<&'a Arc<UnitCosts>> {
         let (gate, fallback) = self.authority.gates();
@@ -96,7 +87,7 @@ impl<'a> Outlook<'a> {
     }
 
     /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
-    /// the whole state. A pause of all keys is known to their table.
+    /// the whole state. A pause of all keys does not count: their table knows it.
     pub(crate) fn at_rest(self, now: Moment) -> Option<&'a Gate> {
         let is_unsuspended = self
             .waiters
@@ -105,7 +96,7 @@ impl<'a> Outlook<'a> {
         (is_unsuspended && self.is_drained()).then(|| self.gate())
     }
 
-    /// What of the numbers can be summed.
+    /// The numbers that can be summed over keys.
     pub(crate) fn totals(self) -> KeyTotals {
         let (gate, fallback) = self.authority.gates();
         KeyTotals {
@@ -154,7 +145,7 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// What a request would be answered.
+/// How a request would be answered.
 impl Outlook<'_> {
     /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
     #[inline]
@@ -246,7 +237,8 @@ impl Outlook<'_> {
     /// A refusal for this reason, with what each limit says if the request asked for it.
     pub(super) fn refusal(self, now: Moment, costs: Costs<'_>, error: AcquireError) -> Refused {
         let limits = if costs.explained() {
-            self.authority.known_limits(now, costs, self.waiters)
+            let denial = self.authority.known_denial(now, 0, costs, self.waiters);
+            denial.1
         } else {
             Vec::new()
         };

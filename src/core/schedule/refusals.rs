@@ -25,7 +25,7 @@ impl Refusals<'_> {
         }
     }
 
-    /// Refuses those whose time is up; each may have held back those behind it.
+    /// Refuses the waiters whose deadline has passed. Each may have held back those behind it.
     #[cold]
     pub(super) fn refuse_all_expired(&mut self) {
         let now = self.now;
@@ -44,12 +44,10 @@ impl Refusals<'_> {
     ///
     /// It checks a bounded number of waiters, so that the lock is not held for long. Those behind them are decided as of `now`.
     #[cold]
-    pub(super) fn refuse_late(&mut self) {
+    pub(super) fn refuse_late(&mut self, due_from: Moment) {
         const MAX_CHECKED: usize = 256;
         let now = self.now;
         let gate = self.authority.gate();
-        // Since the last input, nothing has happened except what is due from this instant on.
-        let due_from = self.outlook().next_wake();
         let suspension = self.waiters.suspension();
         let mut forecast = gate
             .limits()
@@ -87,7 +85,8 @@ impl Refusals<'_> {
         self.waiters.refuse(id, refused, self.effects);
     }
 
-    /// The error of a request that times out, or would: it says when an equal new request could be admitted. `id`: it has waited.
+    /// The error of a request that times out, or would: it says when an equal new request could be admitted. `id`: that of a
+    /// request that has waited.
     pub(super) fn time_out(
         &mut self,
         ahead: u64,
@@ -100,10 +99,10 @@ impl Refusals<'_> {
         let retry_after = (turn > *now).then(|| turn.duration_since(*now));
         self.waiters
             .note_timeout(*now, request, id, retry_after, self.effects);
-        let decide = || authority.decide_late(*now, ahead, costs, self.waiters);
+        let denial = || authority.known_denial(*now, ahead, costs, self.waiters);
         let error = AcquireError::TimedOut {
             retry_after,
-            decision: costs.explained().then(|| Box::new(decide())),
+            decision: costs.explained().then(|| Box::new(denial().0)),
         };
         self.outlook().refusal(self.now, costs, error)
     }
@@ -161,7 +160,6 @@ impl Refusals<'_> {
         let by_unit = self.waiters.queue.unit_costs(id);
         let costs = Costs::new(0, &by_unit);
         let refused = self.outlook().refusal(self.now, costs, error);
-        self.authority.forget_waiter(id);
         self.waiters.refuse(id, refused, self.effects);
     }
 

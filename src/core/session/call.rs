@@ -1,5 +1,7 @@
 //! The calls of a session: at most one is in flight.
 
+use std::time::Duration;
+
 use crate::core::queue::WaiterId;
 use crate::error::StoreError;
 use crate::exchange::{Asks, Call, Reply, Settlement};
@@ -13,6 +15,21 @@ pub(crate) type CallAnswer = Result<Reply, CallFailed>;
 pub(crate) struct CallFailed {
     pub(crate) error: StoreError,
     pub(crate) may_have_run: bool,
+}
+
+impl CallFailed {
+    /// No reply has come, within this time if it is known.
+    pub(crate) fn unanswered(store: String, after: Option<Duration>) -> Self {
+        let error = StoreError::Unanswered {
+            store,
+            after,
+            source: None,
+        };
+        Self {
+            error,
+            may_have_run: true,
+        }
+    }
 }
 
 /// A call that renews leases, with the fences of their permits.
@@ -39,14 +56,14 @@ pub(crate) enum Trip {
 /// The tasks that carry calls: whether one comes, or waits.
 #[derive(Debug)]
 pub(super) struct Carrier {
-    /// A carrier was sent for, or brings a reply: it asks for its next trip by then. [`Moment::START`] if none is.
+    /// By when a carrier that was sent for, or that brings a reply, asks for its next trip. [`Moment::START`] if there is none.
     pub(super) due: Moment,
     /// When a carrier that waits comes again; [`Moment::NEVER`] if none does.
     pub(super) wakes_at: Moment,
 }
 
 /// The call in flight, and what is needed to make the next one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Calls {
     pub(super) in_flight: Option<CallInFlight>,
     /// The number of the call in flight, or of the latest one.
@@ -136,11 +153,9 @@ impl AskBatch {
 impl Calls {
     pub(super) fn new(first_lease: u64, deadline: u64) -> Self {
         Self {
-            in_flight: None,
-            generation: 0,
             next_lease: first_lease,
             deadline,
-            clocks: None,
+            ..Self::default()
         }
     }
 

@@ -13,7 +13,7 @@ use crate::strategy::{LimitReport, Moment};
 #[derive(Debug, Default)]
 pub(super) struct Denials {
     pub(super) latest: Option<Denial>,
-    /// How often late replies granted nothing, because others take what there is.
+    /// How many of the latest replies granted nothing, because other processes take what there is.
     in_a_row: u32,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Denial {
 }
 
 /// How a request is denied: the decision, and what each limit says, where the request is to be explained and the store has denied it.
-pub(super) type Denied = (Decision, Vec<LimitStatus>);
+pub(crate) type Denied = (Decision, Vec<LimitStatus>);
 
 /// A request that does not wait for its turn times out at once.
 pub(super) fn denied((decision, limits): Denied) -> Refused {
@@ -93,10 +93,9 @@ impl Denials {
     /// The latest denial, as long as it may hold: when the store has not answered within the `deadline` of a call after the end, it is
     /// not known what it would say.
     pub(super) fn recent(&self, now: Moment, deadline: u64) -> Option<&Denial> {
-        let holds_until = |denial: &Denial| denial.until.plus(deadline);
         self.latest
             .as_ref()
-            .filter(|denial| now <= denial.replied_at || now < holds_until(denial))
+            .filter(|denial| now <= denial.replied_at || now < denial.until.plus(deadline))
     }
 
     /// Remembers what a reply says of the future. `costs`: those of the first ask that it denied. `released`: places came back elsewhere
@@ -147,9 +146,9 @@ impl Denials {
         }
     }
 
-    /// How much later than at the instant to ask, where others took what there was at the last one: so that of many processes few ask in
-    /// vain. It is random: nothing after one denial, up to the `wait` for that instant after two, about twice as much after each further
-    /// one, and 100 ms at most.
+    /// How much later than at the instant to ask again, because other processes took what there was at the last one. So few of many
+    /// processes ask in vain. The time is random: none after one denial, up to the `wait` for the instant after two, up to about twice
+    /// as much after each further one, and 100 ms at most.
     fn retry_jitter(&self, wait: u64, random: Random) -> u64 {
         let doublings = self.in_a_row.saturating_sub(1).min(30);
         let longest = wait.saturating_mul((1 << doublings) - 1);

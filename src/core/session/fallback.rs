@@ -12,9 +12,9 @@ use crate::core::request::{Caller, Claim, Costs, Grant};
 use crate::error::Misfit;
 use crate::strategy::Moment;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LocalFallback {
-    /// That of the policy, if there is one.
+    /// The plan of its policy. `None`: another rule applies while the store does not answer.
     plan: Option<Arc<Plan>>,
     /// Whether this process decides.
     pub(super) is_active: bool,
@@ -28,9 +28,7 @@ impl LocalFallback {
     pub(super) fn new(plan: Option<Arc<Plan>>) -> Self {
         Self {
             plan,
-            is_active: false,
-            probes: false,
-            gate: None,
+            ..Self::default()
         }
     }
 
@@ -43,9 +41,14 @@ impl LocalFallback {
         }
     }
 
-    /// The store answers, or another rule is for it. Returns whether this process has decided.
+    /// The store answers, or another rule applies. Returns whether this process decided until now.
     pub(super) fn end(&mut self) -> bool {
         std::mem::take(&mut self.is_active)
+    }
+
+    /// The gate, if it decides.
+    pub(super) fn deciding(&self) -> Option<&Gate> {
+        self.gate.as_deref().filter(|_| self.is_active)
     }
 
     /// Whether its policy can ever admit the costs.
@@ -73,15 +76,15 @@ impl LocalFallback {
         Ok(grant)
     }
 
-    /// Records that a request that does not wait was denied. Returns the bans that begin with it.
+    /// Records that a request that does not wait is denied, if this process decides. Returns the bans that begin with it.
     pub(super) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
-        self.gate
-            .as_deref_mut()
-            .map(|gate| gate.limits_mut().note_denial_and_bans(now, costs))
-            .unwrap_or_default()
+        match self.gate.as_deref_mut() {
+            Some(gate) if self.is_active => gate.limits_mut().note_denial_and_bans(now, costs),
+            _ => Vec::new(),
+        }
     }
 
-    /// Until when its grants count, if nothing is in flight: a key that comes and goes must not be granted them anew.
+    /// Until when its grants count, if nothing is in flight: a key that is dropped and opened again must not be granted them twice.
     /// [`Moment::NEVER`] if none counts.
     pub(super) fn counts_until(&self, now: Moment) -> Moment {
         self.gate

@@ -1,10 +1,8 @@
 //! What the store has recorded of this process's live permits.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 
 use crate::core::arena::Index;
-use crate::core::gate::Gate;
 use crate::strategy::Moment;
 
 /// A grant by the store.
@@ -20,14 +18,11 @@ pub(super) struct GrantByStore {
 }
 
 /// The permits whose grants the store has recorded, by fence.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StoredGrants {
-    ttl: NonZeroU64,
-    /// Nanoseconds after which a permit is reclaimed although its holder lives.
-    pub(super) max_hold: Option<u64>,
     pub(super) by_fence: BTreeMap<u64, StoredGrant>,
     /// Whether a task renews the leases.
-    pub(super) is_renewed: bool,
+    is_renewed: bool,
 }
 
 #[derive(Debug)]
@@ -41,16 +36,7 @@ pub(super) struct StoredGrant {
 }
 
 impl StoredGrants {
-    pub(super) fn new(ttl: NonZeroU64, max_hold: Option<u64>) -> Self {
-        Self {
-            ttl,
-            max_hold,
-            by_fence: BTreeMap::new(),
-            is_renewed: false,
-        }
-    }
-
-    /// The next fence that no permit has. After a reset, the store may give a fence anew that a permit from before it still has.
+    /// The next fence that no permit has. After a reset, the store may give a fence again that an earlier permit still has.
     pub(super) fn free_fence(&self, mut fence: u64) -> u64 {
         while self.by_fence.contains_key(&fence) {
             fence += 1;
@@ -59,46 +45,29 @@ impl StoredGrants {
     }
 
     /// The leases that may be renewed, by fence and number.
-    pub(super) fn renewable(&self, now: Moment) -> impl Iterator<Item = (u64, u64)> {
+    fn renewable(&self, now: Moment) -> impl Iterator<Item = (u64, u64)> {
         self.by_fence
             .iter()
             .filter(move |(_, grant)| now < grant.renewed_until)
             .filter_map(|(fence, grant)| Some((*fence, grant.lease?.1)))
     }
 
-    /// Whether a task is to begin to renew the leases. If so, it is taken to have begun.
+    /// Whether a task must begin to renew the leases. If so, it is taken to have begun.
     pub(super) fn begin_renewals(&mut self, now: Moment) -> bool {
         let begins = !self.is_renewed && self.renewable(now).next().is_some();
         self.is_renewed |= begins;
         begins
     }
 
-    /// Ends the renewals if nothing is left to renew. Returns whether they have ended.
-    pub(super) fn end_renewals(&mut self, now: Moment) -> bool {
-        let ends = self.renewable(now).next().is_none();
-        self.is_renewed &= !ends;
-        ends
+    /// The leases to renew. If there are none, no task renews leases any more, until a grant begins it again.
+    pub(super) fn next_renewals(&mut self, now: Moment) -> Vec<(u64, u64)> {
+        let leases: Vec<_> = self.renewable(now).collect();
+        self.is_renewed = !leases.is_empty();
+        leases
     }
 
-    /// A renewal that was sent at `sent_at` has reached the store: the lease in the gate lives on, or was `lost`.
-    pub(super) fn note_renewal(
-        &self,
-        gate: &mut Gate,
-        now: Moment,
-        fence: u64,
-        sent_at: Moment,
-        lost: bool,
-    ) {
-        let Some(grant) = self.by_fence.get(&fence) else {
-            return;
-        };
-        let Some((index, _)) = grant.lease else {
-            return;
-        };
-        if lost {
-            gate.set_own_ttl(index, fence, now, NonZeroU64::MIN, true);
-        } else if let Some(left) = NonZeroU64::new(grant.renewed_until.since(sent_at)) {
-            gate.set_own_ttl(index, fence, sent_at, left.min(self.ttl), true);
-        }
+    /// The task that renews the leases has ended, although some may be left.
+    pub(super) fn renewals_stopped(&mut self) {
+        self.is_renewed = false;
     }
 }

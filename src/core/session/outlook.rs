@@ -1,6 +1,6 @@
 //! What a session knows without a call. It changes nothing.
 
-use super::denial::{Denial, Denied, decision, statuses};
+use super::denial::{Denial, Denied, statuses};
 use super::{SessionStep, StoreSession};
 use crate::core::gate::limits::Limits;
 use crate::core::queue::Waiters;
@@ -19,7 +19,7 @@ pub(crate) struct StoreOutlook<'a> {
 }
 
 impl StoreSession {
-    /// To ask what changes nothing.
+    /// A view for questions, which change nothing.
     pub(crate) fn outlook<'a>(&'a self, now: Moment, waiters: &'a Waiters) -> StoreOutlook<'a> {
         StoreOutlook {
             now,
@@ -42,7 +42,7 @@ impl<'a> StoreOutlook<'a> {
     }
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
-    fn known_denial(self, costs: Costs<'_>) -> Option<&'a Denial> {
+    fn binding_denial(self, costs: Costs<'_>) -> Option<&'a Denial> {
         let StoreSession {
             debts,
             calls,
@@ -64,19 +64,19 @@ impl<'a> StoreOutlook<'a> {
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
         let denies =
             |denial: &Denial| self.now < denial.ready_at && self.is_denial_of(denial, costs);
-        !self.limits().counts_denials() && self.known_denial(costs).is_some_and(denies)
+        !self.limits().counts_denials() && self.binding_denial(costs).is_some_and(denies)
     }
 
     /// Until when requests of these costs are surely denied. `reported`: a denial of other costs says nothing about these.
     pub(crate) fn denied_until(self, costs: Costs<'_>, reported: bool) -> Moment {
-        self.known_denial(costs)
+        self.binding_denial(costs)
             .filter(|denial| !reported || self.is_denial_of(denial, costs))
             .and_then(|denial| denial.known_end()?.known())
             .unwrap_or(self.now)
     }
 
-    /// A denial of these costs, as the store has denied last; if that is not known or long past, a denial that says nothing more. It says
-    /// when these costs are admitted only if the store has denied exactly these. A pause is known.
+    /// A denial of these costs, by the latest denial of the store. If there is none, or it is long past, no limit is to blame. The
+    /// decision says when these costs are admitted only if the store has denied exactly these, or if the limiter is paused.
     pub(super) fn latest_denial(self, costs: Costs<'_>) -> Denied {
         let StoreSession {
             denials, options, ..
@@ -95,7 +95,7 @@ impl<'a> StoreOutlook<'a> {
         (decision, limits)
     }
 
-    /// The denial of a request of which no limit says anything. A pause is known.
+    /// A denial that no limit is to blame for. It says when a pause ends.
     pub(super) fn unknown_denial(self, is_store_down: bool) -> Denied {
         let unknown = self.limits().plan().unknown_decision(self.now);
         let decision = match self.waiters.paused_until(self.now) {
@@ -106,32 +106,15 @@ impl<'a> StoreOutlook<'a> {
         (decision, Vec::new())
     }
 
-    /// What is decided on a request that cannot wait any longer. It is behind as many waiting units.
-    pub(crate) fn decide_late(self, ahead: u64, costs: Costs<'_>) -> Decision {
-        if self.session.fallback.is_active {
-            self.decide_by_fallback(ahead, costs)
-        } else {
-            self.latest_denial(costs).0
-        }
-    }
-
-    /// What each limit is known to say of a request.
-    pub(crate) fn known_limits(self, costs: Costs<'_>) -> Vec<LimitStatus> {
-        if self.session.fallback.is_active {
-            Vec::new() // the store was not asked
-        } else {
-            self.latest_denial(costs).1
-        }
-    }
-
-    /// What this process decides on a request while the store does not answer. It is behind as many waiting units.
-    pub(super) fn decide_by_fallback(self, ahead: u64, costs: Costs<'_>) -> Decision {
-        let Some(gate) = self.session.fallback.gate.as_deref() else {
-            return self.limits().plan().unknown_decision(self.now);
+    /// How a request is denied behind this number of waiting units, as far as is known without a call.
+    pub(crate) fn known_denial(self, ahead: u64, costs: Costs<'_>) -> Denied {
+        let Some(gate) = self.session.fallback.deciding() else {
+            return self.latest_denial(costs);
         };
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
-        gate.limits()
-            .decide_behind(self.now, ahead, costs, resumes_at)
+        let limits = gate.limits();
+        let decision = limits.decide_behind(self.now, ahead, costs, resumes_at);
+        (decision, Vec::new()) // the store was not asked
     }
 }
 
@@ -180,17 +163,16 @@ impl StoreOutlook<'_> {
         let by_unit = queue.unit_costs(front.id);
         let costs = Costs::new(front.cost, &by_unit);
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
-        let tries = &self.session.tries;
-        if self.limits().counts_denials() && !tries.is_empty() {
+        if self.limits().counts_denials() && queue.tries().next().is_some() {
             return resumes_at; // the attempt is to be counted
         }
-        let is_try = tries.contains(&front.id);
+        let is_try = queue.is_try(front.id);
         let deadline = if is_try {
             self.now
         } else {
             queue.deadline(front.id)
         };
-        match self.known_denial(costs) {
+        match self.binding_denial(costs) {
             // A request that does not wait is to learn when its own costs are admitted.
             Some(denial) if !is_try || self.is_denial_of(denial, costs) => {
                 resumes_at.max(denial.asks_at(deadline))
@@ -235,42 +217,21 @@ impl StoreOutlook<'_> {
 
 /// Peeks.
 impl StoreOutlook<'_> {
-    /// What a request is answered without the store: that the limiter is closed or paused, or what this process decides while the store
-    /// does not answer, and is not to be asked again yet.
+    /// The answer to a request without the store: that the limiter is closed or paused, or what this process decides while the store
+    /// does not answer and is not to be asked again yet.
     pub(crate) fn check_here(self, costs: Costs<'_>) -> Option<Decision> {
         if self.waiters.closed || costs.plain == 0 {
             return Some(self.limits().plan().refused_decision(self.now));
         }
         let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
-        if self.session.fallback.is_active
-            && (is_held_back || self.now < self.session.back_off.asks_from)
-        {
-            return Some(self.decide_by_fallback(self.waiters.queue.units_ahead(), costs));
-        }
-        is_held_back.then(|| self.latest_denial(costs).0)
+        let waits_to_probe =
+            self.session.fallback.is_active && self.now < self.session.back_off.asks_from;
+        let ahead = self.waiters.queue.units_ahead();
+        (is_held_back || waits_to_probe).then(|| self.known_denial(ahead, costs).0)
     }
 
     /// What the reply to a [peek](super::StoreSession::peek) says of the limits.
     pub(super) fn peeked_limits(self, reply: &Reply) -> Vec<LimitStatus> {
         statuses(self.now, self.limits().policy(), reply, self.now)
-    }
-
-    /// What the reply to a peek says of a request, for which this process may have units in hand.
-    pub(super) fn peeked(self, costs: Costs<'_>, mut reply: Reply) -> Decision {
-        if let Some(decision) = self.check_here(costs) {
-            return decision; // it has changed meanwhile
-        }
-        let in_hand = if self.waiters.queue.is_empty() {
-            self.session.prefetch.left(self.now)
-        } else {
-            0
-        };
-        if costs.plain <= in_hand {
-            reply.stop = None;
-        }
-        for limit in &mut reply.limits {
-            limit.remaining = limit.remaining.max(in_hand);
-        }
-        decision(self.now, self.limits().policy(), &reply, self.now)
     }
 }

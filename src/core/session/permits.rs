@@ -1,9 +1,10 @@
 //! The permits of a process whose limits are in a store, and what the store is owed for them.
 
+use std::num::NonZeroU64;
+
 use super::StoreSession;
 use super::grants::{GrantByStore, StoredGrant};
 use super::prefetch::UnusedUnits;
-use crate::core::arena::Index;
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant};
@@ -26,20 +27,38 @@ impl StoreSession {
             claim = Claim::of_rate(by_store.granted_at);
         } else {
             let sent_at = by_store.sent_at;
-            let max_hold = self.grants.max_hold;
+            let max_hold = self.options.max_hold;
             let stored = StoredGrant {
                 lease: claim.lease().map(|index| (index, by_store.number)),
                 granted_at: by_store.granted_at,
                 renewed_until: max_hold.map_or(Moment::NEVER, |max| now.plus(max)),
             };
             self.grants.by_fence.insert(fence, stored);
-            self.grants
-                .note_renewal(&mut self.gate, now, fence, sent_at, false);
+            self.note_renewal(now, fence, sent_at, false);
         }
         Grant {
             fence,
             claim,
             at: now,
+        }
+    }
+
+    /// A renewal that was sent at `sent_at` has reached the store: the lease in the gate lives on, or was `lost`.
+    pub(super) fn note_renewal(&mut self, now: Moment, fence: u64, sent_at: Moment, lost: bool) {
+        let Some(&StoredGrant {
+            lease: Some((index, _)),
+            renewed_until,
+            ..
+        }) = self.grants.by_fence.get(&fence)
+        else {
+            return;
+        };
+        if lost {
+            self.gate
+                .set_own_ttl(index, fence, now, NonZeroU64::MIN, true);
+        } else if let Some(left) = NonZeroU64::new(renewed_until.since(sent_at)) {
+            let ttl = left.min(self.options.ttl);
+            self.gate.set_own_ttl(index, fence, sent_at, ttl, true);
         }
     }
 
@@ -140,11 +159,6 @@ impl StoreSession {
             self.debts.settlements.push(settlement);
         }
         Some(())
-    }
-
-    /// Whether a permit is live. Only a renewal in the store moves the end of its lease.
-    pub(crate) fn is_live(&mut self, now: Moment, index: Index, fence: u64) -> bool {
-        self.gate.live_lease(index, fence, now).is_some()
     }
 
     /// See [`Gate::forget`]. A permit that is never released is not renewed any more.

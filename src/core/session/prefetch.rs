@@ -12,7 +12,7 @@ pub(crate) struct PrefetchOptions {
 }
 
 /// The prefetched units that are left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Prefetch {
     options: PrefetchOptions,
     units: u64,
@@ -23,7 +23,7 @@ pub(super) struct Prefetch {
     kept_until: Moment,
     /// Units granted since the last call: so many are likely to be wanted until the next one.
     demand: u64,
-    /// As many were there after the last call.
+    /// How many there were after the last call.
     filled: u64,
 }
 
@@ -34,12 +34,7 @@ impl Prefetch {
     pub(super) fn new(options: PrefetchOptions) -> Self {
         Self {
             options,
-            units: 0,
-            fence: 0,
-            granted_at: 0,
-            kept_until: Moment::NEVER,
-            demand: 0,
-            filled: 0,
+            ..Self::default()
         }
     }
 
@@ -106,7 +101,6 @@ impl Prefetch {
 
     /// Takes all out.
     pub(super) fn empty(&mut self) -> Option<UnusedUnits> {
-        self.kept_until = Moment::NEVER;
         let units = std::mem::take(&mut self.units);
         (units > 0).then_some((units, self.granted_at))
     }

@@ -1,16 +1,14 @@
-//! What a session makes of the store's replies, and of calls that failed.
-
-use std::mem;
+//! How a session handles the store's replies, and calls that failed.
 
 use super::back_off::BackOff;
 use super::call::{CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
-use super::denial::{Denial, Denied, denied};
+use super::denial::{Denial, Denied, decision, denied};
 use super::grants::GrantByStore;
 use super::{SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
-use crate::core::queue::{Front, WaiterId};
-use crate::core::request::{Claim, Costs, Grant, RefusedRequest, Request};
+use crate::core::queue::WaiterId;
+use crate::core::request::{Caller, Claim, Costs, Grant, RefusedRequest, Request};
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
 use crate::exchange::{Asks, OnStoreDown, Reply};
@@ -28,7 +26,7 @@ impl SessionStep<'_> {
         }
     }
 
-    /// What that carrier does next, when what the answer has changed for the waiters is done.
+    /// What that carrier does next, after the waiters have been served.
     pub(crate) fn trip_after(&mut self, answer: &CallAnswer) -> Trip {
         match answer {
             // A request that is alone need not be waited for: when it comes again, it sends for a carrier.
@@ -68,7 +66,7 @@ impl SessionStep<'_> {
         self.run_errands();
     }
 
-    /// What the state after a call asks of other tasks.
+    /// Sets other tasks to work, where the reply makes that necessary.
     fn run_errands(&mut self) {
         let StoreSession {
             grants,
@@ -118,14 +116,8 @@ impl SessionStep<'_> {
             let limits = self.outlook().peeked_limits(reply);
             self.waiters.untaken.explain(grant.fence, limits);
         }
-        let cost = costs.plain;
-        self.hand_over(Front { id, cost, caller }, grant);
+        self.waiters.grant(self.now, id, grant, self.effects);
         true
-    }
-
-    pub(super) fn hand_over(&mut self, waiter: Front, grant: Grant) {
-        self.session.forget_waiter(waiter.id);
-        self.waiters.grant(self.now, waiter, grant, self.effects);
     }
 
     /// Keeps the units that were granted beyond what requests asked for.
@@ -146,17 +138,11 @@ impl SessionStep<'_> {
     fn deny_tries(&mut self, call: &CallInFlight, reply: &Reply) {
         let mut bans = self.bans_begun(call, reply);
         for (id, _, run) in call.asks.iter().skip(reply.granted as usize) {
-            let by_unit = self.waiters.queue.unit_costs(id);
-            let Some(request) = self.waiters.queue.request(id, &by_unit) else {
-                continue;
-            };
-            if !self.ends_with_denial(run) {
-                continue;
-            }
-            let denial = self.outlook().latest_denial(request.costs);
-            if self.deny_try(id, denial) {
+            if self.ends_with_denial(run)
+                && let Some(caller) = self.deny_try(id, None)
+            {
                 let begun = bans.extract_if(.., |ban| run.costs[ban.limit_index] > 0);
-                self.tell_bans(begun, request.caller);
+                self.waiters.tell_bans(begun, caller, self.effects);
             }
         }
     }
@@ -170,7 +156,7 @@ impl SessionStep<'_> {
             return false;
         };
         let front = self.waiters.queue.front();
-        let front_waits = front.is_some_and(|front| !self.session.tries.contains(&front.id));
+        let front_waits = front.is_some_and(|front| !self.waiters.queue.is_try(front.id));
         denial.is_of(&run.costs) || front_waits || self.session.gate.limits().counts_denials()
     }
 
@@ -191,42 +177,41 @@ impl SessionStep<'_> {
         begun.collect()
     }
 
-    /// Denies all requests that do not wait: the front must.
+    /// Denies all requests that do not wait, because the front has to wait.
     pub(super) fn deny_all_tries(&mut self) {
-        for id in self.session.tries.clone() {
-            let by_unit = self.waiters.queue.unit_costs(id);
-            if let Some(request) = self.waiters.queue.request(id, &by_unit) {
-                let denial = self.outlook().latest_denial(request.costs);
-                self.deny_try(id, denial);
-            }
+        let tries: Vec<_> = self.waiters.queue.tries().collect();
+        for id in tries {
+            self.deny_try(id, None);
         }
     }
 
-    /// Denies a request, if it does not wait. Returns whether it was denied.
-    pub(super) fn deny_try(&mut self, id: WaiterId, denial: Denied) -> bool {
+    /// Denies a request, if it does not wait. `None`: as it [is known](super::outlook::StoreOutlook::known_denial) to be denied. Returns its caller if
+    /// it was denied.
+    pub(super) fn deny_try(&mut self, id: WaiterId, denial: Option<Denied>) -> Option<Caller> {
         let by_unit = self.waiters.queue.unit_costs(id);
-        if self.session.tries.remove(&id)
-            && let Some(request) = self.waiters.queue.request(id, &by_unit)
-        {
-            let Request { costs, caller, .. } = request;
-            self.waiters
-                .note_denial(costs.plain, &denial.0, caller, self.effects);
-            self.waiters.refuse(id, denied(denial), self.effects);
-            return true;
+        let Request { costs, caller, .. } = self.waiters.queue.request(id, &by_unit)?;
+        if !self.waiters.queue.is_try(id) {
+            return None;
         }
-        false
+        let ahead = if self.waiters.queue.is_front(id) {
+            0
+        } else {
+            self.waiters.queue.units_ahead()
+        };
+        let bans = self.session.fallback.note_denial(self.now, costs);
+        let denial = denial.unwrap_or_else(|| self.outlook().known_denial(ahead, costs));
+        self.waiters
+            .note_denial(costs.plain, &denial.0, caller, self.effects);
+        self.waiters.tell_bans(bans, caller, self.effects);
+        self.waiters.refuse(id, denied(denial), self.effects);
+        Some(caller)
     }
 
     /// Refuses a waiter for this reason.
     pub(super) fn refuse(&mut self, id: WaiterId, error: AcquireError) {
         let by_unit = self.waiters.queue.unit_costs(id);
         let costs = Costs::new(0, &by_unit);
-        let limits = if costs.explained() {
-            self.outlook().known_limits(costs)
-        } else {
-            Vec::new()
-        };
-        self.session.forget_waiter(id);
+        let (_, limits) = self.outlook().known_denial(0, costs);
         let refused = Box::new(RefusedRequest { error, limits });
         self.waiters.refuse(id, refused, self.effects);
     }
@@ -240,14 +225,13 @@ impl SessionStep<'_> {
             error,
             may_have_run,
         } = failed;
-        let Some(mut call) = self.session.calls.complete(generation) else {
+        let Some(call) = self.session.calls.complete(generation) else {
             return;
         };
         let debts = &mut self.session.debts;
-        debts.unconfirmed.append(&mut call.returns);
-        let settlements = mem::take(&mut call.settlements);
-        if !settlements.is_empty() && !call.was_reset {
-            debts.send_again(self.now, settlements, *may_have_run);
+        debts.unconfirmed.extend(call.returns);
+        if !call.settlements.is_empty() && !call.was_reset {
+            debts.send_again(self.now, call.settlements, *may_have_run);
         }
         if *may_have_run && self.session.gate.holds_places() {
             // It may have been granted. Its rates count as spent, and its places come back.
@@ -270,13 +254,9 @@ impl SessionStep<'_> {
     }
 
     fn answer_without_store(&mut self, id: WaiterId, rule: &OnStoreDown, error: &StoreError) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
-            return;
-        };
         match rule {
             OnStoreDown::Error => self.refuse(id, AcquireError::Store(Box::new(error.clone()))),
-            OnStoreDown::Allow => {
+            OnStoreDown::Allow if self.waiters.queue.waiter(id).is_some() => {
                 // The store knows nothing of it. Its fences are microseconds since 1970, or more.
                 let fence = self.session.gate.granted() + 1;
                 self.session.gate.set_granted(fence);
@@ -285,14 +265,13 @@ impl SessionStep<'_> {
                     claim: Claim::NONE,
                     at: self.now,
                 };
-                let cost = costs.plain;
-                self.hand_over(Front { id, cost, caller }, grant);
+                self.waiters.grant(self.now, id, grant, self.effects);
             }
             OnStoreDown::Deny => {
                 let denial = self.outlook().unknown_denial(true);
-                self.deny_try(id, denial);
+                self.deny_try(id, Some(denial));
             }
-            OnStoreDown::Local(_) => {} // it is served with the others
+            OnStoreDown::Allow | OnStoreDown::Local(_) => {} // it has left, or is served with the others
         }
     }
 
@@ -311,20 +290,34 @@ impl SessionStep<'_> {
     pub(crate) fn renewed(&mut self, sent_at: Moment, renewal: &Renewal, reply: &Reply) {
         let Renewal { call, fences } = renewal;
         self.tell_replaced(call.replaces_policy);
-        let StoreSession { grants, gate, .. } = &mut *self.session;
         for (fence, number) in fences.iter().zip(&call.renewals) {
             let lost = reply.lost.contains(number);
-            grants.note_renewal(gate, self.now, *fence, sent_at, lost);
+            self.session.note_renewal(self.now, *fence, sent_at, lost);
         }
     }
 }
 
 /// Peeks.
 impl SessionStep<'_> {
-    /// The store has answered a peek: what it says of a request.
-    pub(crate) fn peeked(&mut self, costs: Costs<'_>, reply: Reply) -> Decision {
+    /// The store has answered a peek: what it says of a request, for which this process may have units in hand.
+    pub(crate) fn peeked(&mut self, costs: Costs<'_>, mut reply: Reply) -> Decision {
         self.answers_again();
-        self.outlook().peeked(costs, reply)
+        if let Some(decision) = self.outlook().check_here(costs) {
+            return decision; // it has changed meanwhile
+        }
+        let in_hand = if self.waiters.queue.is_empty() {
+            self.session.prefetch.left(self.now)
+        } else {
+            0
+        };
+        if costs.plain <= in_hand {
+            reply.stop = None;
+        }
+        for limit in &mut reply.limits {
+            limit.remaining = limit.remaining.max(in_hand);
+        }
+        let policy = self.session.gate.limits().policy();
+        decision(self.now, policy, &reply, self.now)
     }
 
     /// The store has answered a peek: what it says of the limits.
@@ -347,11 +340,11 @@ impl SessionStep<'_> {
         }
         self.session.fallback.begin(self.now);
         let ahead = self.waiters.queue.units_ahead();
-        Some(self.outlook().decide_by_fallback(ahead, costs))
+        Some(self.outlook().known_denial(ahead, costs).0)
     }
 }
 
-/// What concerns no waiter.
+/// Changes that concern no waiter.
 impl StoreSession {
     fn back_off(&mut self, now: Moment) {
         let random = self.random();
@@ -403,7 +396,7 @@ impl StoreSession {
     }
 }
 
-/// A reset of the limits in the store. What belonged to the former ones must not come to the new ones.
+/// A reset of the limits in the store. What was charged before it must not change the limits after it.
 impl StoreSession {
     /// A reset begins. Settlements and charges that were not sent are withheld until it has ended. Returns the call in flight, if it has
     /// some: they are to arrive before the reset.
@@ -427,7 +420,7 @@ impl StoreSession {
         self.drop_what_was_before_reset();
     }
 
-    /// A reset has ended. What is withheld still is owed, because it has failed, or was given up, as have all others of the key.
+    /// A reset has ended. If it has failed or was given up, as have all other resets of the key, what is withheld is owed again.
     pub(crate) fn reset_ended(&mut self) {
         self.debts.reset_ended();
     }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::call::{CallFailed, Renewal, Trip};
 use super::{MAX_CALL, SessionStep, StoreSession};
 use crate::core::effects::Errand;
-use crate::core::queue::WaiterId;
-use crate::core::request::{Costs, Request};
-use crate::error::StoreError;
+use crate::core::request::Costs;
 use crate::exchange::Call;
 use crate::strategy::Moment;
 
@@ -30,7 +28,7 @@ impl SessionStep<'_> {
             && let Some(front) = self.waiters.queue.front()
             && let Some(grant) = self.grant_prefetched(front.cost, front.caller)
         {
-            self.hand_over(front, grant);
+            self.waiters.grant(self.now, front.id, grant, self.effects);
         }
     }
 
@@ -46,15 +44,14 @@ impl SessionStep<'_> {
             let by_unit = self.waiters.queue.unit_costs(front.id);
             let costs = Costs::new(front.cost, &by_unit);
             match self.admit_by_fallback(costs, front.caller) {
-                Ok(Ok(grant)) => self.hand_over(front, grant),
-                Ok(Err(_)) if self.session.tries.contains(&front.id) => {
-                    self.deny_by_fallback(front.id);
+                Ok(Ok(grant)) => {
+                    self.waiters.grant(self.now, front.id, grant, self.effects);
+                }
+                Ok(Err(_)) if self.waiters.queue.is_try(front.id) => {
+                    self.deny_try(front.id, None);
                 }
                 Ok(Err(until)) => {
-                    // Requests that do not wait for their turn are denied when the front has to wait.
-                    for id in self.session.tries.clone() {
-                        self.deny_by_fallback(id);
-                    }
+                    self.deny_all_tries();
                     return until;
                 }
                 Err(misfit) => self.refuse(front.id, misfit.into()),
@@ -63,30 +60,17 @@ impl SessionStep<'_> {
         Moment::NEVER
     }
 
-    fn deny_by_fallback(&mut self, id: WaiterId) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
-            return;
-        };
-        let ahead = if self.waiters.queue.is_front(id) {
-            0
-        } else {
-            self.waiters.queue.units_ahead()
-        };
-        let bans = self.session.fallback.note_denial(self.now, costs);
-        let decision = self.outlook().decide_by_fallback(ahead, costs);
-        if self.deny_try(id, (decision, Vec::new())) {
-            self.tell_bans(bans, caller);
-        }
-    }
-
     /// Sends a call if there is something to tell the store now; sets when there will be.
     fn send(&mut self) {
         if let Some(due) = self.session.calls.reply_due() {
             if self.now < due {
                 self.waiters.front_ready_at = due;
             } else {
-                self.give_up_call(); // its carrier may be in a runtime that nothing polls
+                // Its carrier may be in a runtime that nothing polls.
+                let options = &self.session.options;
+                let deadline = Duration::from_nanos(options.deadline);
+                let failed = CallFailed::unanswered(options.store.to_string(), Some(deadline));
+                self.failed(self.session.calls.generation, &failed);
                 self.serve();
             }
             return;
@@ -108,22 +92,6 @@ impl SessionStep<'_> {
         self.waiters.front_ready_at = if at > self.now { at } else { due };
     }
 
-    /// The reply to the call in flight is no longer awaited.
-    fn give_up_call(&mut self) {
-        let StoreSession { calls, options, .. } = &*self.session;
-        let generation = calls.generation;
-        let error = StoreError::Unanswered {
-            store: options.store.to_string(),
-            after: Some(Duration::from_nanos(options.deadline)),
-            source: None,
-        };
-        let failed = CallFailed {
-            error,
-            may_have_run: true,
-        };
-        self.failed(generation, &failed);
-    }
-
     /// A carrier was sent for, or brings a reply: it comes for its next trip by the deadline.
     pub(super) fn await_carrier(&mut self) {
         self.session.carrier.due = self.now.plus(self.session.options.deadline);
@@ -141,8 +109,9 @@ impl SessionStep<'_> {
         }
     }
 
-    /// What a carrier does next that has brought a reply to as many `granted` requests. These come again, each at its turn: so that they
-    /// go together, it waits until as many wait as were granted, or no more come than had `come` before.
+    /// What a carrier does next that has brought a reply with this number of `granted` requests. Their callers often ask again, each
+    /// when its task runs. So that these requests go together, the carrier yields until as many wait as were granted, or until no more
+    /// wait than had `come` before.
     pub(crate) fn next_trip(&mut self, come: u64, granted: u64) -> Trip {
         let waiting = self.waiters.queue.len() as u64;
         if waiting > come && waiting < granted {
@@ -170,12 +139,12 @@ impl SessionStep<'_> {
         let mut last = None;
         for (id, costs, _) in self.waiters.queue.waiting().take(most) {
             let is_same = last.replace(of_last(costs)) == Some(of_last(costs));
-            let waits = !session.tries.contains(&id);
+            let waits = !self.waiters.queue.is_try(id);
             batch.push(id, waits, is_same, || limits.costs_of_each(costs));
             session.prefetch.note_demand(costs.plain);
         }
         let all_ask = batch.len() == self.waiters.queue.len() as u64;
-        if all_ask && (asks_at <= now || self.waiters.queue.is_empty()) && !self.waiters.closed {
+        if all_ask && !self.waiters.closed {
             let units = session.prefetch.wanted();
             if units > 0 {
                 batch.add_run(units, true, limits.costs_of_each(Costs::plain(1))); // no request waits for them yet
@@ -206,16 +175,15 @@ impl SessionStep<'_> {
 
 /// Carriers.
 impl StoreSession {
-    /// Whether a carrier is to hold the limiter, although no handle may be left: something is owed, or grants count that were made
-    /// while the store did not answer.
+    /// Whether a carrier must hold the limiter although no handle may be left: the store is owed something, or grants count that were
+    /// made while the store did not answer. No call is in flight.
     fn needs_keeper(&self, now: Moment) -> bool {
-        let has_none = self.carrier.wakes_at == Moment::NEVER && !self.calls.is_in_flight();
         let counts = || self.fallback.counts_until(now) != Moment::NEVER;
-        has_none && (!self.debts.is_empty() || counts())
+        self.carrier.wakes_at == Moment::NEVER && (!self.debts.is_empty() || counts())
     }
 
-    /// Until when a carrier is to wait and hold the limiter: the store is owed something, or will be, or what was granted while it did
-    /// not answer counts no more. `None`: nothing is, or a carrier waits that comes by then.
+    /// Until when a carrier waits and holds the limiter: the store is owed something or will be, or grants count that were made while
+    /// it did not answer. `None`: there is nothing to wait for, or a carrier waits already that comes by then.
     fn next_wait(&mut self, now: Moment) -> Option<Moment> {
         let at = if self.debts.is_empty() {
             let counts_until = self.fallback.counts_until(now);
@@ -230,7 +198,7 @@ impl StoreSession {
         Some(at)
     }
 
-    /// The carrier that waited does so no longer.
+    /// The carrier that waited has woken, or was dropped.
     pub(crate) fn carrier_woke(&mut self) {
         self.carrier.wakes_at = Moment::NEVER;
     }
@@ -258,9 +226,10 @@ impl StoreSession {
         }
     }
 
-    /// The calls that renew the leases, each of a bounded size.
-    pub(crate) fn renewals(&self, now: Moment) -> Vec<Renewal> {
-        let leases: Vec<_> = self.grants.renewable(now).collect();
+    /// The calls that renew the leases, each of a bounded size. If there are none, the task that renews leases ends: a grant begins
+    /// another one.
+    pub(crate) fn renewals(&mut self, now: Moment) -> Vec<Renewal> {
+        let leases = self.grants.next_renewals(now);
         let call = |leases: &[(u64, u64)]| {
             let (fences, renewals) = leases.iter().copied().unzip();
             let call = Call {
@@ -272,13 +241,8 @@ impl StoreSession {
         leases.chunks(MAX_CALL).map(call).collect()
     }
 
-    /// No task renews the leases any more, although some may be left.
+    /// See [`StoredGrants::renewals_stopped`](super::grants::StoredGrants::renewals_stopped).
     pub(crate) fn renewals_stopped(&mut self) {
-        self.grants.is_renewed = false;
-    }
-
-    /// Whether nothing is left to renew: no task does so any more, until a grant begins it again.
-    pub(crate) fn ends_renewals(&mut self, now: Moment) -> bool {
-        self.grants.end_renewals(now)
+        self.grants.renewals_stopped();
     }
 }

@@ -14,7 +14,6 @@ use super::at_store::{AtStore, NO_STORE};
 use super::link::OnDrop;
 use crate::core::effects::Errand;
 use crate::core::session::{CallAnswer, CallFailed, Trip};
-use crate::error::StoreError;
 use crate::manager::parts::Manager;
 use crate::manager::time::{timekeeper, timers};
 use crate::store::background::background;
@@ -73,14 +72,7 @@ impl AtStore<'_> {
 
     /// A call has failed, if it has not ended: its carrier was dropped, because the runtime was shut down.
     fn call_was_dropped(self, generation: u64) {
-        let failed = CallFailed {
-            error: StoreError::Unanswered {
-                store: self.link().store.name(),
-                after: None,
-                source: None,
-            },
-            may_have_run: true,
-        };
+        let failed = CallFailed::unanswered(self.link().store.name(), None);
         self.change_session(|step| step.failed(generation, &failed));
     }
 }
@@ -141,8 +133,7 @@ async fn renew(manager: Weak<Manager>) {
         };
         let store = manager.at_store();
         let renewals = store.note_in_session(|step| step.session.renewals(step.now));
-        if renewals.is_empty() && store.note_in_session(|step| step.session.ends_renewals(step.now))
-        {
+        if renewals.is_empty() {
             std::mem::forget(dropped); // another heartbeat may have begun by now
             return;
         }

@@ -177,6 +177,9 @@ impl Harness {
 
     /// If the state fits a word, the word decides. It is given up before a request that must wait.
     pub(super) fn in_word(&mut self, requests: &[(u64, u64)]) -> TestCaseResult {
+        if !self.schedule.fits_word() {
+            return Ok(());
+        }
         let Some((opening, mut fence)) = self.schedule.opening(self.moment()) else {
             return Ok(());
         };
