@@ -48,8 +48,8 @@ pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 /// The state of a limit as plain words, as a table of keys stores it.
 pub(crate) type StateWords = [u64; 2];
 
-/// A rate at an instant, as a line: some parts are used, and parts are refilled at a constant rate. All numbers but the time are in
-/// parts.
+/// A rate at an instant, as a line: some parts are used, and parts are refilled at a constant rate. All numbers except the time
+/// count parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slope {
     pub(crate) parts_per_nano: u64,
@@ -57,14 +57,14 @@ pub(crate) struct Slope {
     /// The most that may be used at the same time.
     pub(crate) tolerance: u64,
     pub(crate) used: u64,
-    /// Nanoseconds for which this holds from that instant on.
+    /// For how many nanoseconds the line is valid, from that instant on.
     pub(crate) holds_for: u64,
 }
 
 /// The answer of one limit to a caller that does not wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitReport {
-    /// `None` if it admits; [`Moment::NEVER`] if only a release helps.
+    /// `None` if the limit admits the request; [`Moment::NEVER`] if only a release helps.
     pub(crate) denied_until: Option<Moment>,
     pub(crate) remaining: u64,
     pub(crate) ready_at: Moment,
@@ -103,7 +103,7 @@ pub(crate) trait Strategy {
     /// if no other request comes. A limit that waits for releases answers `now`.
     fn ready_at(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Moment;
 
-    /// The remaining units: as many would be admitted now.
+    /// How many units would be admitted now.
     fn remaining(&self, state: Self::State, now: Moment) -> u64;
 
     /// The usage now, debts included.
@@ -119,8 +119,8 @@ pub(crate) trait Strategy {
         self.charge(StateWords::default().into(), now, ratio.of_whole(usage))
     }
 
-    /// The state of a limit that starts with the usage of another one of its kind, from which it may take over more than a number of
-    /// units.
+    /// The state of a limit that starts with the usage of another limit of its kind. The rule may take over more than the number of
+    /// units, for example when they were granted.
     fn take_over(
         &self,
         now: Moment,
@@ -153,12 +153,12 @@ pub(crate) trait Strategy {
         state
     }
 
-    /// It as a line, if it is one at present and its numbers are not too large.
+    /// The usage as a [`Slope`], if it falls at a constant rate at present and its numbers are not too large.
     fn slope(&self, _state: Self::State, _now: Moment) -> Option<Slope> {
         None
     }
 
-    /// The state in which a line has used this many parts at its base.
+    /// The state in which `used` parts of a [`Slope`] are used at `base`.
     fn with_used(&self, state: Self::State, _base: Moment, _used: u64) -> Self::State {
         state
     }

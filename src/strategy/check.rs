@@ -10,16 +10,16 @@ pub(crate) enum Fault {
     ZeroLimit(&'static str),
     ZeroRate,
     ZeroDuration(&'static str),
-    /// It was `given`, and must be `min` to `max`.
+    /// The number was `given`, and must be `min` to `max`.
     OutOfRange {
         number: &'static str,
         given: u64,
         min: u64,
         max: u64,
     },
-    /// It spans more than [`MAX_SPAN_NANOS`].
+    /// The duration is longer than [`MAX_SPAN_NANOS`].
     TooLong(&'static str),
-    /// It counts a unit whose name is none.
+    /// The limit counts a unit whose name is not valid.
     InvalidUnit,
 }
 

@@ -22,9 +22,9 @@ pub(crate) struct Description {
     #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
     pub(crate) name: &'static str,
     pub(crate) guards: Guards,
-    /// What the [capacity](crate::Limit::capacity) is called.
+    /// The name of the [capacity](crate::Limit::capacity) in messages.
     pub(crate) name_of_capacity: &'static str,
-    /// After which time a permit is reclaimed.
+    /// The time after which a permit is reclaimed.
     pub(crate) lease_ttl: Option<Duration>,
     /// Whether the limit moves with the outcomes of the work, which one process knows.
     pub(crate) adapts: bool,
@@ -51,7 +51,7 @@ impl Description {
     }
 }
 
-/// What other modules ask of a limit, apart from its decisions: its description, its check, and its times as header fields say them.
+/// What other modules need from a limit besides its decisions: its description, its check, and its times for header fields.
 pub(crate) trait Describe {
     /// Converts into a [`LimitRule`](super::LimitRule).
     type Rule;
@@ -65,7 +65,7 @@ pub(crate) trait Describe {
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
     fn window(&self, capacity: u64) -> Option<Duration>;
 
-    /// How much of `reset_after` a client with something left may need to wait for.
+    /// How much of `reset_after` a client that still has units left may have to wait.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
     fn until_reset(&self, reset_after: Duration, _capacity: u64) -> Duration {
         reset_after

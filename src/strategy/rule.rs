@@ -15,12 +15,12 @@ pub(crate) enum LimitRule {
     Words(Arc<Rule>),
     /// Its state is a list of grants.
     Log(LogRule),
-    /// It counts the units in flight. Its limit may adapt.
+    /// The rule counts the units in flight. Its limit may adapt.
     Places(u64, Option<Arc<Adapt>>),
 }
 
 impl LimitRule {
-    /// The rule, where its state is two words.
+    /// The rule, if its state is two words.
     pub(crate) fn words(&self) -> Option<Rule> {
         match self {
             Self::Pace(rule) => Some(Rule::Pace(**rule)),
@@ -78,7 +78,7 @@ impl Rule {
         }
     }
 
-    /// [`Strategy::decide`] in 64 bits, where the state takes one word in a table of keys. See [`PaceRule::decide_in_a_word`].
+    /// [`Strategy::decide`] in 64 bits, if the state takes one word in a table of keys. See [`PaceRule::decide_in_a_word`].
     #[inline(always)]
     pub(crate) fn decide_in_a_word(
         &self,

@@ -1,10 +1,10 @@
-//! What a wrong word was probably meant to be.
+//! Suggests a word for one that the parser did not expect.
 
 use strsim::osa_distance;
 
 use crate::strategy::gcd;
 
-/// No longer word is compared with others.
+/// A word longer than this is not compared with others.
 const MAX_LEN: usize = 24;
 
 /// Words that other tools use for words of this grammar.
