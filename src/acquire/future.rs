@@ -188,7 +188,7 @@ pub struct AcquireOwned {
     progress: Progress,
 }
 
-/// What both futures of a [`Progress`] are, with the manager of one or its own handle of it.
+/// Implements a future over a [`Progress`]. One future borrows its manager, the other holds a handle of it.
 macro_rules! acquire_future {
     ($future:ident $(<$lifetime:lifetime>)?, $manager:ty) => {
         impl $(<$lifetime>)? $future $(<$lifetime>)? {

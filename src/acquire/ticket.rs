@@ -264,7 +264,7 @@ fn start(delay: Duration) -> Option<Pin<Box<Sleep>>> {
     started
 }
 
-/// Uniform, to the nanosecond. Each `RandomState` has other keys than the last.
+/// Uniform, to the nanosecond. Each `RandomState` has keys of its own.
 pub(crate) fn random_up_to(max: Duration) -> Duration {
     let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
     let random = RandomState::new().hash_one(());

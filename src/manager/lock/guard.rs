@@ -112,7 +112,7 @@ impl<S: Source> Guarded<S> {
             return None;
         }
         let peeked = self.word.peek_unlocked();
-        // Another call may have allocated the state in the meantime, and changed it.
+        // Once there is a state, the word may hold what that state has handed over.
         peeked.filter(|_| self.is_only_a_word())
     }
 

@@ -94,7 +94,7 @@ impl Breaker {
         opens
     }
 
-    /// A call was answered. Returns since when the breaker was open, if it was.
+    /// A call was answered. Returns the instant at which the breaker opened, if it is open.
     fn answered(&mut self) -> Option<Instant> {
         self.failures = 0;
         self.open.take().map(|open| open.since)
@@ -130,7 +130,7 @@ impl StoreLink {
     /// Calls the store, within the deadline.
     pub(crate) async fn call(&self, call: Call) -> CallAnswer {
         let terms = ReplyTerms::of(&call);
-        // The store may see to the deadline: a timer less.
+        // A store that keeps the deadline itself saves a timer.
         let time = self.store.answers_within();
         let is_sure = time.is_some_and(|time| time <= self.deadline);
         let answer = async { self.store.call(call).await };
