@@ -109,7 +109,7 @@ pub(crate) trait Strategy {
     /// The usage now, debts included.
     fn usage(&self, state: Self::State, now: Moment) -> Usage;
 
-    /// [`Strategy::usage`] in units; a part of one counts as one.
+    /// [`Strategy::usage`] in units; a part of a unit counts as one unit.
     fn used(&self, state: Self::State, now: Moment) -> u64 {
         self.usage(state, now).round_up()
     }

@@ -16,7 +16,7 @@ impl Usage {
         }
     }
 
-    /// In units; a part of one counts as one.
+    /// The usage in units; a part of a unit counts as one unit.
     pub(crate) fn round_up(self) -> u64 {
         u64::try_from(self.parts.div_ceil(self.parts_per_unit.into())).unwrap_or(u64::MAX)
     }
@@ -31,7 +31,7 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// The usage as the new limit has it, in its parts; a part of one counts as one, so it is never less than in the old limit.
+    /// The usage in the new limit, in parts of its unit. It is rounded up, so it is never less than in the old limit.
     pub(crate) fn of(self, usage: Usage, parts_per_unit: u64) -> u128 {
         let (new, old) = (u128::from(self.new), u128::from(self.old));
         multiply_divide(
@@ -88,8 +88,8 @@ fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
     quotient.saturating_add((remainder > 0).into())
 }
 
-/// How long ago a unit counts as granted when a limit of another period takes it over: a longer period counts from the grant; in
-/// a shorter one, the age is scaled down, so that the unit does not expire at once.
+/// The age of a granted unit when a limit of another period takes it over. A longer period keeps the age. A shorter period scales
+/// it down, so that the unit does not expire at once.
 pub(crate) fn carried_age(age: u64, old_period: u64, new_period: u64) -> u64 {
     if new_period >= old_period {
         return age;

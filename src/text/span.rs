@@ -27,7 +27,7 @@ pub(super) const UNITS: [(u64, &str, &str); 8] = [
     (7 * DAY, "week", "w wk wks week weeks"),
 ];
 
-/// How long the unit with this name is.
+/// The length of the unit with this name.
 pub(super) fn time_of_unit(name: &str) -> Option<Duration> {
     UNITS
         .iter()

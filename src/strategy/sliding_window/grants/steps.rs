@@ -1,4 +1,4 @@
-//! Entries and chunks that were visited, for the tests.
+//! Counts the entries and chunks that are visited, for the tests.
 
 #[cfg(not(test))]
 #[inline(always)]
