@@ -67,7 +67,7 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///
 /// # A store of your own
 ///
-/// Any engine will do that keeps bytes and can put writers in an order. [`Rules`] decides as the SQL stores of this crate do.
+/// Any engine will do if it keeps bytes and can put writers in an order. [`Rules`] decides as the SQL stores of this crate do.
 ///
 /// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
 /// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
@@ -200,7 +200,7 @@ impl ReleaseListener {
         }
     }
 
-    /// Places of this key came back.
+    /// Notifies the limiter that places of this key came back.
     pub fn released(&self, key: &[u8]) {
         (self.released)(Some(key));
     }
@@ -236,7 +236,7 @@ fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
 }
 
 impl StoreError {
-    /// The text of another policy than that of the call is stored.
+    /// The policy of the call differs from the stored one, which has the text `stored`.
     fn policy_differs(call: &Call, stored: String) -> Self {
         Self::PolicyDiffers {
             limiter: Arc::clone(&call.scope.limiter),

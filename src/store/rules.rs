@@ -30,7 +30,7 @@ pub struct Rules {
 /// What is kept for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyState {
-    /// The limits and the leases; empty, as when nothing is kept. Only [`Rules`] reads it. Another version of this crate may
+    /// The limits and the leases. Empty bytes mean the same as no state. Only [`Rules`] reads it. Another version of this crate may
     /// refuse it as [damaged](StoreError::Damaged).
     pub bytes: Vec<u8>,
     /// From this instant on it can be deleted, in nanoseconds since 1970: nothing of it matters any more, if no further call comes. An
@@ -51,7 +51,7 @@ pub struct Decided {
     pub released: bool,
 }
 
-/// What a store has made of the policies of recent calls.
+/// What a store has made from the policies of recent calls.
 #[derive(Debug)]
 pub(super) struct PolicyCache<T>(Lock<HashMap<Policy, Arc<T>>>);
 
@@ -188,7 +188,7 @@ impl<T> PolicyCache<T> {
     /// The most policies that are kept, which is more than a program has.
     const MAX: usize = 1_000;
 
-    /// What was made of this policy, or is made of it now.
+    /// Returns what was made from this policy. If nothing was, `make` makes it now.
     pub(super) fn get(
         &self,
         policy: &Policy,

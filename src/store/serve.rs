@@ -28,8 +28,9 @@ pub(super) struct ServedListeners {
 }
 
 impl ServedListeners {
-    /// Adds a listener. If no task receives messages, one begins to. It does what `follow` makes, again and again: that connects to
-    /// the server, and passes messages on until the connection breaks or no listener is left. Returns whether the task runs.
+    /// Adds a listener. If no task receives messages, a new one begins to: it runs the futures that `follow` makes, one after another.
+    /// Each of them connects to the server, and passes messages on until the connection breaks or no listener is left. Returns whether
+    /// the task runs.
     pub(super) fn add<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         limiter: &Arc<str>,
@@ -66,9 +67,9 @@ impl ServedListeners {
     }
 }
 
-/// Runs what `task` makes: in the caller's runtime, so that a task that waits there is woken without another thread between. If
-/// the runtime has no threads of its own, and so might not be polled, the task runs in the background. It also does when
-/// the runtime ends before the task. Returns whether the task runs.
+/// Runs the future that `task` makes in the caller's runtime, so that a task that waits there is woken without another thread between.
+/// If there is no runtime, or it has no threads of its own and so might not be polled, the future runs in the background. If the
+/// runtime ends before the future, another one is made and runs in the background. Returns whether it runs.
 fn serve<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F + Send + 'static) -> bool {
     let Some(background) = background() else {
         return false;
@@ -99,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// A task that tells the name of the thread that polls it, and goes on for ever.
+    /// A task that sends the name of the thread that polls it, and goes on for ever.
     fn thread_names() -> (
         impl Fn() -> BoxFuture<'static, ()>,
         Receiver<Option<String>>,
