@@ -13,7 +13,7 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use server::{MysqlServer, NOW, SCHEMA, bytes, hex, id};
+use server::{MysqlServer, NOW, SCHEMA, hex, id, value};
 
 mod server;
 
@@ -108,7 +108,7 @@ impl MysqlStoreOptions {
         );
         let server = MysqlServer {
             sql: SqlServer::new(name, self.creates_tables, self.timeout),
-            // Whether an update has changed a row shows in the number of rows that changed.
+            // The number of changed rows then shows whether an update has changed a row.
             opts: OptsBuilder::from_opts(opts).client_found_rows(false).into(),
             connections: Pool::new(8),
             listeners: Listeners::default(),
@@ -183,7 +183,7 @@ impl Store for MysqlStore {
             let found = server.query(&select).await?.rows;
             let keys = found
                 .iter()
-                .map(|row| Some((bytes(row, 0)?, bytes(row, 1)?)));
+                .map(|row| Some((value(row, 0)?, value(row, 1)?)));
             let keys = keys
                 .collect::<Option<_>>()
                 .ok_or_else(|| server.damaged())?;

@@ -1,6 +1,6 @@
 //! A store in an SQLite file, for the processes of one host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -50,7 +50,6 @@ pub struct SqliteStore {
 }
 
 struct SqliteShared {
-    path: PathBuf,
     jobs: mpsc::Sender<Job>,
     rules: Rules,
     listeners: Listeners,
@@ -125,16 +124,14 @@ impl SqliteStoreOptions {
     /// [`StoreError::Unreachable`] if the file cannot be opened, [`StoreError::Refused`] if it cannot be written or has no tables,
     /// [`StoreError::Damaged`] if it is no database, and [`StoreError::NewerSchema`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
-        let path = path.as_ref().to_path_buf();
-        let name = path.display().to_string();
-        let worker = Worker::open(&path, &self)?;
+        let name = path.as_ref().display().to_string();
+        let worker = Worker::open(path.as_ref(), &self)?;
         let (jobs, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tollgate-sqlite".to_owned());
         let spawned = thread.spawn(move || worker.run(&receiver));
         spawned.map_err(|error| StoreError::unreachable(&name, error))?;
         Ok(SqliteStore {
             shared: Arc::new(SqliteShared {
-                path,
                 jobs,
                 rules: Rules::new(name),
                 listeners: Listeners::default(),
@@ -165,7 +162,7 @@ impl SqliteStore {
         SCHEMA
     }
 
-    /// Has the thread do the step, also if the future is dropped. `committed` is called after the commit.
+    /// Orders the step from the thread, which does it even if the future is dropped. `committed` is called after the commit.
     fn order<T: Send + 'static>(
         &self,
         mut step: impl FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -196,7 +193,7 @@ impl SqliteStore {
     }
 }
 
-debug_fields! { SqliteStore, |store| path = store.shared.path }
+debug_fields! { SqliteStore, |store| path = store.shared.rules.store() }
 
 impl Store for SqliteStore {
     fn name(&self) -> String {
@@ -238,7 +235,13 @@ impl Store for SqliteStore {
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
         let (shared, of) = (Arc::clone(&self.shared), scope.clone());
         self.order(
-            move |transaction| delete_key(transaction, &of),
+            move |transaction| {
+                let delete = "DELETE FROM tollgate_keys WHERE limiter = ?1 AND k = ?2";
+                let mut statement = transaction.prepare_cached(delete)?;
+                statement
+                    .execute(params![of.limiter.as_bytes(), &of.key[..]])
+                    .map(drop)
+            },
             move |()| shared.listeners.released(&scope.limiter, &scope.key),
         )
     }
@@ -261,9 +264,9 @@ const PURGED_EVERY: usize = 256;
 /// A job of the thread.
 type Job = Box<dyn FnMut(JobStage<'_>) -> rusqlite::Result<()> + Send>;
 
-/// What a job is told.
+/// What the thread calls a job for.
 enum JobStage<'a> {
-    /// Do it, in this transaction. It may be done again, in another transaction, if this one fails.
+    /// The job does its step in this transaction. It may do it again, in another transaction, if this one fails.
     Step(&'a Transaction<'a>),
     /// The transaction has ended.
     End(Result<(), StoreError>),
@@ -433,14 +436,6 @@ fn select_keys(
     ];
     let keys = select.query_map(of, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(page(keys.collect::<rusqlite::Result<_>>()?, max))
-}
-
-/// Deletes the row of a key.
-fn delete_key(transaction: &Transaction<'_>, scope: &Scope) -> rusqlite::Result<()> {
-    let delete = "DELETE FROM tollgate_keys WHERE limiter = ?1 AND k = ?2";
-    let mut statement = transaction.prepare_cached(delete)?;
-    statement.execute(params![scope.limiter.as_bytes(), &scope.key[..]])?;
-    Ok(())
 }
 
 /// Deletes rows that have expired by that instant.

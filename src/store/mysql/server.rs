@@ -1,11 +1,11 @@
 //! The server of a store, and the connections to it.
 //!
-//! Statements are sent as text, several in a message, with all that is not a number in hexadecimal digits.
+//! Statements are sent as text, several in a message. Bytes are written as literals of hexadecimal digits.
 
 use std::io;
 
-use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Error, Opts, Value};
+use mysql_async::prelude::{FromValue, Queryable as _};
+use mysql_async::{Conn, Error, Opts};
 use tokio::time::timeout;
 
 use super::super::listeners::Listeners;
@@ -28,7 +28,7 @@ const SETTINGS: &str = "SET SESSION time_zone = '+00:00', SESSION innodb_lock_wa
                         SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                         /*M!100300 SET SESSION idle_transaction_timeout = 5 */";
 
-/// How often a transaction is tried that the server ends because of a deadlock.
+/// How often a transaction is begun again that the server has ended because of a deadlock.
 const MAX_DEADLOCKS: u32 = 20;
 
 // Numbers of errors.
@@ -96,14 +96,15 @@ impl MysqlServer {
             .unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
     }
 
-    /// Runs what begins or is a transaction, and may be run again if the connection has broken in the meantime, or in a deadlock.
+    /// Runs statements that begin a transaction or are one. They are run again after a deadlock, or if an idle connection has broken in
+    /// the meantime.
     async fn begin(&self, sql: &str) -> Result<(Taken<Conn>, QueryAnswer), StoreError> {
         let mut deadlocks = 0;
         loop {
             let mut taken = self.connection().await?;
             match self.run(&mut taken, sql).await {
                 Ok(answer) => return Ok((taken, answer)),
-                // The others that are idle are from before, too.
+                // The other idle connections were made before it broke, too.
                 Err(error) if taken.was_idle && error.is_fatal() => self.connections.clear(),
                 Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => {
                     deadlocks += 1;
@@ -177,7 +178,7 @@ impl RowTable for std::sync::Arc<MysqlServer> {
         );
         let answer = self.query(&select).await?;
         let found = answer.rows.first().and_then(|row| {
-            let now = number(row, 0)?;
+            let now = value(row, 0)?;
             let row = read_row(row, 1);
             Some(ReadRow { now, row })
         });
@@ -195,7 +196,7 @@ impl RowTable for std::sync::Arc<MysqlServer> {
         if answer.changed != 1 {
             return Ok(None);
         }
-        let now = answer.rows.first().and_then(|row| number(row, 0));
+        let now = answer.rows.first().and_then(|row| value(row, 0));
         let strange = || StoreError::unanswered(self.sql.name(), "the answer has no clock");
         now.map(Some).ok_or_else(strange)
     }
@@ -217,7 +218,7 @@ impl RowTable for std::sync::Arc<MysqlServer> {
         );
         let (taken, answer) = self.begin(&sql).await?;
         let found = match &answer.rows[..] {
-            [row, now] => number(now, 0).map(|now| ReadRow {
+            [row, now] => value(now, 0).map(|now| ReadRow {
                 now,
                 row: read_row(row, 0),
             }),
@@ -248,7 +249,7 @@ impl RowTable for std::sync::Arc<MysqlServer> {
                 "SELECT id FROM tollgate_keys WHERE id > {from} ORDER BY id LIMIT 1 OFFSET {rows}"
             ))
             .await?;
-        let until = next.rows.first().and_then(|row| bytes(row, 0));
+        let until: Option<Vec<u8>> = next.rows.first().and_then(|row| value(row, 0));
         let end = until
             .as_ref()
             .map(|until| format!("AND id <= {}", hex(until)))
@@ -309,18 +310,12 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// The version, the expiry and the state from this column on; `None` if there is no row.
 fn read_row(row: &mysql_async::Row, from: usize) -> Option<KeyRow> {
     Some(KeyRow {
-        version: number(row, from)?,
-        state: read_state(number(row, from + 1)?, bytes(row, from + 2)?),
+        version: value(row, from)?,
+        state: read_state(value(row, from + 1)?, value(row, from + 2)?),
     })
 }
 
-fn number(row: &mysql_async::Row, column: usize) -> Option<i64> {
+/// The value in this column. `None` if it is NULL, or of another type.
+pub(super) fn value<T: FromValue>(row: &mysql_async::Row, column: usize) -> Option<T> {
     row.get_opt(column)?.ok()
-}
-
-pub(super) fn bytes(row: &mysql_async::Row, column: usize) -> Option<Vec<u8>> {
-    match row.as_ref(column)? {
-        Value::Bytes(bytes) => Some(bytes.clone()),
-        _ => None,
-    }
 }

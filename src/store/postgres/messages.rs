@@ -4,20 +4,13 @@ use super::super::sql::row_cache::KeyRow;
 use super::super::sql::{expires, hex_digits, read_state};
 use crate::exchange::Scope;
 
-/// A longer message is not taken by PostgreSQL.
+/// PostgreSQL takes no longer message.
 const MAX_MESSAGE: usize = 7_999;
 
-/// The message about a release.
-#[derive(Debug, PartialEq)]
-pub(super) struct Message {
-    pub(super) scope: Scope,
-    /// What was written.
-    pub(super) written: Option<KeyRow>,
-}
-
-/// The limiter and the key in hexadecimal digits, and the row, where it is not long; nothing, if those are too long.
+/// The message about a release of this key: the limiter and the key in hexadecimal digits, and the row that was written, unless it is
+/// long. `None` if limiter and key are too long.
 pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String> {
-    /// A longer row is read as fast as it is sent.
+    /// To read a longer row takes no longer than to send it.
     const MOST_BYTES: usize = 1_000;
     let limiter = hex_digits(scope.limiter.as_bytes());
     let mut message = format!("{limiter}/{}", hex_digits(&scope.key));
@@ -31,8 +24,8 @@ pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String>
     (message.len() <= MAX_MESSAGE).then_some(message)
 }
 
-/// Reads a message of this crate. Any client of the database may have sent it.
-pub(super) fn read_message(message: &str) -> Option<Message> {
+/// The key and the written row of a message. Any client of the database may have sent it.
+pub(super) fn read_message(message: &str) -> Option<(Scope, Option<KeyRow>)> {
     let mut parts = message.split('/');
     let limiter = String::from_utf8(unhex(parts.next()?)?).ok()?;
     let key = unhex(parts.next()?)?;
@@ -41,13 +34,12 @@ pub(super) fn read_message(message: &str) -> Option<Message> {
         let state = read_state(expires, unhex(parts.next()?)?);
         Some(KeyRow { version, state })
     };
-    Some(Message {
-        written: written(),
-        scope: Scope {
-            limiter: limiter.into(),
-            key: key.into(),
-        },
-    })
+    let written = written();
+    let scope = Scope {
+        limiter: limiter.into(),
+        key: key.into(),
+    };
+    Some((scope, written))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -81,7 +73,7 @@ mod tests {
         };
         let said =
             |scope: &Scope, written: Option<&KeyRow>| read_message(&message(scope, written)?);
-        let of = |scope: Scope, written| Some(Message { scope, written });
+        let of = |scope: Scope, written| Some((scope, written));
         assert_eq!(said(&scope(b"/"), None), of(scope(b"/"), None));
         assert_eq!(
             said(&scope(b""), Some(&row(1_000))),
@@ -95,7 +87,7 @@ mod tests {
         assert_eq!(said(&scope(&[1; 4_000]), None), None);
         for other in ["", "61", "61/6", "x/61", "61/zz"] {
             assert!(
-                read_message(other).is_none_or(|message| message.written.is_none()),
+                read_message(other).is_none_or(|(_, written)| written.is_none()),
                 "{other}"
             );
         }

@@ -20,7 +20,7 @@ use super::super::sql::pool::{Pool, Taken};
 use super::super::sql::row_cache::{KeyRow, RowCache};
 use super::super::sql::table::{ReadRow, RowTable, SqlServer, Write, in_task};
 use super::super::sql::{SPARED_MICROS, expires, must_create, read_state};
-use super::messages::{Message, message, read_message};
+use super::messages::{message, read_message};
 use crate::error::StoreError;
 use crate::exchange::Scope;
 use crate::lock::Lock;
@@ -45,7 +45,7 @@ pub(super) struct PostgresConnection {
     /// Reads the messages. The connection ends with it.
     reader: AbortHandle,
     timeout: Duration,
-    /// Since when a statement has had no answer. Its caller may have given up.
+    /// Since when a statement has waited for an answer. Its caller may have given up.
     silent_since: Lock<Option<Instant>>,
     read: Statement,
     update: Statement,
@@ -57,7 +57,7 @@ pub(super) struct PostgresConnection {
 
 pub(super) const ID: &str = "sha256($1) || sha256($2)";
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
-/// A row if something was `done`, with the clock, and a message, if one is given.
+/// Returns the clock if a row was written, and then sends the message, if one is given.
 const DONE: &str = "SELECT now, CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
 
 impl PostgresConnection {
@@ -222,8 +222,8 @@ impl PostgresConnection {
         done.map(|done| done.try_get(0)).transpose()
     }
 
-    /// Begins a transaction, and locks the row, which is made if there is none. All of it is sent at once. `None`: the row that there was
-    /// has been deleted meanwhile.
+    /// Begins a transaction, and locks the row, which is made if there is none. All statements are sent at once. `None` if the row was
+    /// deleted after the second statement had found it.
     pub(super) async fn lock(&self, scope: &Scope, version: i64) -> Result<Option<ReadRow>, Error> {
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
         let id: [&(dyn ToSql + Sync); 2] = [&limiter, &key];
@@ -233,7 +233,7 @@ impl PostgresConnection {
                 .batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
             self.client.execute(&self.claim, &claimed),
             self.client.query_opt(&self.lock, &id),
-            // Written beside FOR UPDATE, the clock would be read before the lock is waited for.
+            // In the statement with FOR UPDATE, the clock would be read before the lock is got.
             self.client.query_one(&self.now, &[]),
         );
         let (_, _, row, now) = self.answered(locks).await?;
@@ -339,12 +339,11 @@ impl PostgresServer {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        match question(Arc::clone(&connection)).await {
-            Err(_) if connection.client.is_closed() => question(self.connection().await?)
-                .await
-                .map_err(not_done(self.sql.name())),
-            answer => answer.map_err(not_done(self.sql.name())),
+        let mut answer = question(Arc::clone(&connection)).await;
+        if answer.is_err() && connection.client.is_closed() {
+            answer = question(self.connection().await?).await;
         }
+        answer.map_err(not_done(self.sql.name()))
     }
 }
 
@@ -386,7 +385,7 @@ impl RowTable for Arc<PostgresServer> {
         loop {
             let taken = self.transactions.take(self.connect()).await?;
             match taken.connection.lock(scope, version).await {
-                // It has broken in the meantime.
+                // The idle connection has broken in the meantime.
                 Err(_) if taken.was_idle && taken.connection.client.is_closed() => {}
                 Err(error) => return Err(not_done(self.sql.name())(error)),
                 Ok(Some(found)) => return Ok((taken, found)),
@@ -433,14 +432,10 @@ fn key_row(version: i64, row: &Row, from: usize) -> Result<KeyRow, Error> {
 /// The error of something that was not carried out.
 pub(super) fn not_done(store: &str) -> impl Fn(Error) -> StoreError {
     |error| {
-        let is_down = error.as_db_error().is_none_or(|error| {
-            let code = error.code();
+        let is_down = error.code().is_none_or(|code| {
             says_down(code)
-                || [
-                    &SqlState::TOO_MANY_CONNECTIONS,
-                    &SqlState::LOCK_NOT_AVAILABLE,
-                ]
-                .contains(&code)
+                || *code == SqlState::TOO_MANY_CONNECTIONS
+                || *code == SqlState::LOCK_NOT_AVAILABLE
         });
         if is_down {
             StoreError::unreachable(store, error)
@@ -452,13 +447,13 @@ pub(super) fn not_done(store: &str) -> impl Fn(Error) -> StoreError {
 
 /// The error of something that may have been carried out. If the server says that it was not, that is reliable.
 pub(super) fn unknown(store: &str) -> impl Fn(Error) -> StoreError {
-    |error| match error.as_db_error() {
-        Some(said) if !says_down(said.code()) => not_done(store)(error),
+    |error| match error.code() {
+        Some(code) if !says_down(code) => not_done(store)(error),
         _ => StoreError::unanswered(store, error),
     }
 }
 
-/// The class 57, "operator intervention": shutting down, starting up.
+/// Whether the server says that it is shutting down or starting up: the class 57, "operator intervention".
 fn says_down(code: &SqlState) -> bool {
     code.code().starts_with("57P")
 }
@@ -491,7 +486,7 @@ pub(super) async fn follow(
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(said) = message
                 && said.channel() == CHANNEL
-                && let Some(Message { scope, written }) = read_message(said.payload())
+                && let Some((scope, written)) = read_message(said.payload())
             {
                 if let Some(row) = written {
                     known.hear(&scope, row);

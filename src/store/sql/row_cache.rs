@@ -1,5 +1,5 @@
-//! What a process knows of a server before it asks: the rows that it has read or written last, and about what its clock shows. So a
-//! key that no other process writes takes one flight a call.
+//! The rows that this process has read or written last, and a reading of the server's clock. With them, a call for a key that no
+//! other process writes takes one flight.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(in crate::store) struct RowCache {
     version: AtomicU64,
 }
 
-/// The rows of keys that no call is under way for.
+/// The rows of the keys without a call under way.
 #[derive(Debug, Default)]
 struct Rows {
     of: HashMap<Scope, CachedRow>,
@@ -53,13 +53,6 @@ struct ServerClock {
     answered: Instant,
 }
 
-/// Between what bounds the server's clock is, in microseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bounds {
-    pub(super) earliest: i64,
-    pub(super) latest: i64,
-}
-
 impl Default for RowCache {
     fn default() -> Self {
         let version = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().1);
@@ -72,8 +65,8 @@ impl Default for RowCache {
 }
 
 impl RowCache {
-    /// A version that no row had before. A row that was deleted and inserted again, or has lost its last writes in a crash of the
-    /// server, must not be taken for the known one.
+    /// A version that no row had before. Otherwise a row that was deleted and inserted again, or that lost its last writes in a crash
+    /// of the server, could be taken for the known one.
     pub(super) fn next_version(&self) -> i64 {
         (self.version.fetch_add(1, Ordering::Relaxed) & i64::MAX as u64) as i64
     }
@@ -119,7 +112,7 @@ impl RowCache {
         }
     }
 
-    /// The server has answered what was asked at `asked`: its clock is `now`, in microseconds since 1970.
+    /// Notes that the server has answered a question of the instant `asked` with its clock, `now`, in microseconds since 1970.
     pub(super) fn note_clock(&self, now: i64, asked: Instant) {
         let mut clock = self.clock.lock();
         if clock.is_none_or(|reading| reading.asked <= asked) {
@@ -136,8 +129,9 @@ impl RowCache {
         *self.clock.lock() = None;
     }
 
-    /// Where the server's clock is at `at`; `None` if it was not read lately.
-    pub(super) fn bounds(&self, at: Instant) -> Option<Bounds> {
+    /// The earliest and the latest time that the server's clock can show at `at`, in microseconds since 1970; `None` if the clock
+    /// was not read lately.
+    pub(super) fn bounds(&self, at: Instant) -> Option<(i64, i64)> {
         let ServerClock {
             now,
             asked,
@@ -151,8 +145,8 @@ impl RowCache {
     }
 }
 
-/// The bounds of a clock that was `now` between these two times ago.
-fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<Bounds> {
+/// The bounds of a clock that showed `now` between these two times ago.
+fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<(i64, i64)> {
     const RECENT: Duration = Duration::from_secs(10);
     /// The clocks of two machines may run apart by a millisecond in ten seconds.
     const DRIFT: u32 = 10_000;
@@ -161,13 +155,11 @@ fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<B
     }
     let micros = |passed: Duration| passed.as_micros() as i64; // up to ten seconds
     let earliest = now + micros(since_answered - since_answered / DRIFT);
-    Some(Bounds {
-        earliest,
-        latest: now + micros(since_asked + since_asked / DRIFT) + 1,
-    })
+    let latest = now + micros(since_asked + since_asked / DRIFT) + 1;
+    Some((earliest, latest))
 }
 
-/// In memory, about.
+/// About how many bytes a row takes in memory.
 fn size(scope: &Scope, known: &CachedRow) -> usize {
     size_of::<(Scope, CachedRow)>() + scope.key.len() + known.row.state.bytes.len()
 }
@@ -187,19 +179,13 @@ mod tests {
         };
         assert_eq!(
             of(30, 10),
-            Some(Bounds {
-                earliest: 14,
-                latest: 5 + 30 + 1
-            }),
+            Some((14, 5 + 30 + 1)),
             "rounded away from each other"
         );
         // One clock runs faster than the other by up to a millisecond in ten seconds.
         assert_eq!(
             of(10_000_000, 9_000_000),
-            Some(Bounds {
-                earliest: 5 + 8_999_100,
-                latest: 5 + 10_001_000 + 1
-            })
+            Some((5 + 8_999_100, 5 + 10_001_000 + 1))
         );
         assert_eq!(of(10_000_001, 0), None);
     }

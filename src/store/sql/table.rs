@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::super::{Decided, KeyState, Rules, StoreFuture};
-use super::row_cache::{Bounds, CachedRow, KeyRow, RowCache};
+use super::row_cache::{CachedRow, KeyRow, RowCache};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 
@@ -261,7 +261,7 @@ async fn under_lock<T: RowTable>(
     let (locked, found) = table.lock(&call.scope, version).await?;
     match or_stop().and_then(|()| decide(&table, &call, found.now, found.row.as_ref())) {
         Ok((reply, write)) => {
-            // It was in time when the lock was got, and no other call can come between.
+            // The call was in time when the lock was got, and no other call can come between.
             let write = write.map(|write| Write {
                 valid_until: None,
                 ..write
@@ -279,20 +279,20 @@ async fn under_lock<T: RowTable>(
     }
 }
 
-/// Carries the call out in one flight, if the row is still as it was `last` known, and is to be written. `None`: nothing has happened.
+/// Carries the call out in one flight, if the row is still the `last` known one and the call changes it. `None` if nothing was done.
 async fn at_once<T: RowTable>(
     table: &T,
     call: &mut Call,
     last: &CachedRow,
 ) -> Result<Option<Reply>, StoreError> {
-    let Some(Bounds { earliest, latest }) = table.sql().known.bounds(Instant::now()) else {
+    let Some((earliest, latest)) = table.sql().known.bounds(Instant::now()) else {
         return Ok(None);
     };
     if call.ttl > 0 {
         call.ttl = call.ttl.saturating_add(1_000 * (latest - earliest) as u64);
     }
     let Ok((reply, Some(write))) = decide(table, call, earliest, Some(&last.row)) else {
-        return Ok(None); // it is not granted by then, or there is something wrong with it
+        return Ok(None); // it is not granted by then, or the rules return an error
     };
     let from_notify = last.from_notify.then(|| last.row.state.clone());
     let write = Write {
@@ -313,7 +313,8 @@ async fn swap<T: RowTable>(table: &T, write: &Write) -> Result<bool, StoreError>
     let now = match table.swap(write).await {
         Err(unanswered @ StoreError::Unanswered { .. }) => match table.read(&write.scope).await {
             Ok(found) if found.version() == Some(write.row.version) => Some(found.now),
-            Ok(found) if found.version() == write.version => None, // were it carried out later, another write would come first
+            // If the server carries it out later, it finds the version of the write that follows this one.
+            Ok(found) if found.version() == write.version => None,
             _ => return Err(unanswered),
         },
         known => known?,
