@@ -130,13 +130,9 @@ impl RedisStoreBuilder {
     /// [`StoreError::Unreachable`] if the text is no address of a Redis server.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         let client = self.client.map_err(|error| connect_error(NAME, error))?;
-        let (connections, names) = (
-            Connections::new(client, self.timeout),
-            Names::new(&self.prefix),
-        );
         let shared = RedisShared {
-            connections,
-            names,
+            connections: Connections::new(client, self.timeout),
+            names: Names::new(&self.prefix),
             listeners: Arc::default(),
             scripts: PolicyCache::default(),
         };
@@ -288,12 +284,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let state = shared.names.state(&scope);
             let mut cmd = redis::cmd("DEL");
-            cmd.arg(&state)
-                .arg(names::leases(&state))
-                .arg(names::costs(&state));
-            for number in 0..MAX_LIMITS {
-                cmd.arg(names::log(&state, number));
-            }
+            cmd.arg(names::all(state.clone(), MAX_LIMITS));
             shared.send(&cmd, &state).await?;
             let mut message = redis::cmd("PUBLISH");
             message

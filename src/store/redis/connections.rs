@@ -29,7 +29,7 @@ pub(super) struct Connections {
     pub(super) store: String,
     /// The longest time to make a connection, and to wait for an answer.
     pub(super) timeout: Duration,
-    /// Those that are not given up, the latest one last.
+    /// The connections that are not given up, the latest one last.
     open: Lock<Vec<(runtime::Id, Connecting)>>,
 }
 
@@ -72,7 +72,7 @@ impl Connections {
                 source: None,
             });
         };
-        // In the place of a server that only reads, there may be another one by now.
+        // A server that only reads may have been replaced by another one at the same address.
         let is_broken = |error: &RedisError| {
             error.is_unrecoverable_error()
                 || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
@@ -150,7 +150,7 @@ pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError
             .is_some_and(|detail| detail.contains("WRONGTYPE"));
     match error.kind() {
         _ if wrong_type => StoreError::damaged(store, at),
-        // The server says so before it looks at a command.
+        // A server that loads its data gives this error before it looks at a command.
         ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
             StoreError::refused(store, error)

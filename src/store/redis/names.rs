@@ -10,7 +10,7 @@ use crate::exchange::Scope;
 /// The name of the store in messages.
 pub(super) const NAME: &str = "Redis";
 
-/// The names that begin alike: with the prefix of the store.
+/// Makes and reads names that begin with the prefix of the store.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
@@ -61,19 +61,12 @@ impl Names {
     }
 }
 
-/// The name of the leases, by their expiry.
-pub(super) fn leases(state: &str) -> String {
-    format!("{state}:leases")
-}
-
-/// The name of the costs of leases.
-pub(super) fn costs(state: &str) -> String {
-    format!("{state}:costs")
-}
-
-/// The name of the log of this number, from 0.
-pub(super) fn log(state: &str, number: usize) -> String {
-    format!("{state}:log{number}")
+/// The names of all keys of Redis for a key of a limiter: the state, the leases by their expiry, the costs of leases, and the logs.
+pub(super) fn all(state: String, logs: usize) -> Vec<String> {
+    let mut names = vec![format!("{state}:leases"), format!("{state}:costs")];
+    names.extend((0..logs).map(|number| format!("{state}:log{number}")));
+    names.insert(0, state);
+    names
 }
 
 /// All bytes but these have a meaning in names or patterns, or cannot be read.

@@ -1,5 +1,5 @@
-//! A call as the arguments of its script, and the script's reply. A store counts nanoseconds, a server microseconds: all is rounded so
-//! that no request is admitted early.
+//! Writes a call as the arguments of its script, and reads the script's reply. A store counts nanoseconds, and a server microseconds:
+//! instants and times are rounded so that no request is admitted early.
 
 use redis::{Cmd, Value};
 
@@ -12,17 +12,13 @@ use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply};
 /// Larger numbers are not exact in a script. No limit is as large, so that such a cost is never granted.
 const MAX_NUMBER: u64 = (1 << 52) + 1;
 
-/// The names of the keys of a call: of the state first.
+/// The names of the keys of a call. The first one is that of the state.
 pub(super) fn keys(call: &Call, script: &PolicyScript, names: &Names) -> Vec<String> {
     let state = names.state(&call.scope);
     if !concerns_leases(call, script) && script.logs == 0 {
         return vec![state];
     }
-    let own = [names::leases(&state), names::costs(&state)];
-    let logs: Vec<_> = (0..script.logs)
-        .map(|number| names::log(&state, number))
-        .collect();
-    std::iter::once(state).chain(own).chain(logs).collect()
+    names::all(state, script.logs)
 }
 
 fn concerns_leases(call: &Call, script: &PolicyScript) -> bool {

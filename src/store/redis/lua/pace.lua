@@ -6,7 +6,8 @@ local taken$ = @INITIAL
 --@LOAD
 local back = (@STEPS(now) - @STEPS(last)) * @REFILL
 taken$ = back < taken$ and taken$ - back or 0
-@FRESH
+-- A bucket that is empty at first must be kept from its first call on. Otherwise it would stay empty until its first grant.
+dirty = dirty or @INITIAL > 0 and not raw
 --@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then

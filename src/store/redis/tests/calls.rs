@@ -117,7 +117,7 @@ fn leases_are_counted_again_when_the_state_alone_was_evicted() {
         (reply.limits[0].remaining, reply.limits[1].remaining),
         (5, 8)
     );
-    caller.query::<()>("DEL", &crate::store::redis::names::leases(&state));
+    caller.query::<()>("DEL", &format!("{state}:leases"));
     let reply = caller.reply(|call| call.ttl = 1);
     assert_eq!(
         (reply.limits[0].remaining, reply.limits[1].remaining),

@@ -116,12 +116,10 @@ fn all_keys_of_a_call_are_in_one_slot_whatever_the_names() {
             limiter: limiter.into(),
             key: key.into(),
         });
-        let logs = (0..MAX_LIMITS).map(|number| names::log(&state, number));
-        let keys = [state.clone(), names::leases(&state), names::costs(&state)]
-            .into_iter()
-            .chain(logs);
+        let keys = names::all(state.clone(), MAX_LIMITS);
         let slots: BTreeSet<u16> = keys
-            .map(|key| slot_of(&mut node.borrow_mut(), &key))
+            .iter()
+            .map(|key| slot_of(&mut node.borrow_mut(), key))
             .collect();
         prop_assert_eq!(slots.len(), 1, "{}", state);
         Ok(())
