@@ -106,8 +106,13 @@ impl Limits {
         self.counted().map(|limit| &limit.state)
     }
 
+    fn counted_mut(&mut self) -> impl Iterator<Item = &mut CountedLimit> {
+        let later = self.rest.iter_mut().map(|later| &mut later.limit);
+        std::iter::once(&mut self.first).chain(later)
+    }
+
     pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        self.iter_mut().map(|(_, limit)| &mut limit.state)
+        self.counted_mut().map(|limit| &mut limit.state)
     }
 }
 
@@ -404,7 +409,7 @@ impl Limits {
         is_charged: impl Fn(&LimitState) -> bool,
     ) -> bool {
         let mut takes_place = false;
-        for (_, limit) in self.iter_mut() {
+        for limit in self.counted_mut() {
             let cost = limit.charged(costs);
             if cost > 0 && is_charged(&limit.state) {
                 limit.state.charge(now, cost);
@@ -425,15 +430,15 @@ impl Limits {
 
     /// Releases the places of the permit of this fence, by what each limit was charged.
     pub(super) fn release_measured(&mut self, fence: u64, costs: Costs<'_>) {
-        for (_, limit) in self.iter_mut() {
+        for limit in self.counted_mut() {
             limit.state.release(limit.returned(fence, costs));
         }
     }
 
     /// All permits that were granted by another measure have come back.
     pub(super) fn forget_former_measures(&mut self) {
-        self.iter_mut()
-            .for_each(|(_, limit)| limit.forget_former_measures());
+        self.counted_mut()
+            .for_each(CountedLimit::forget_former_measures);
     }
 
     /// Replaces the costs of a grant with the actual ones.
@@ -476,12 +481,11 @@ impl Limits {
 
     /// Records that a request that does not wait was denied. Returns whether that changed a state.
     pub(crate) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> bool {
-        let mut changed = false;
-        for (_, limit) in self.iter_mut() {
+        // Not `any`, which stops at the first change.
+        self.counted_mut().fold(false, |changed, limit| {
             let cost = limit.charged(costs);
-            changed |= cost > 0 && limit.state.note_denial(now, cost);
-        }
-        changed
+            (cost > 0 && limit.state.note_denial(now, cost)) | changed
+        })
     }
 
     /// [`Limits::note_denial`]. Returns the bans that begin with it.
