@@ -369,20 +369,17 @@ impl Limits {
 
 /// Charges, releases and refunds.
 impl Limits {
-    /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
+    /// Charges the only limit, which counts the plain cost. `Err`: until when the cost must wait.
     #[inline(always)]
-    pub(super) fn admit(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        if !self.is_one() {
-            return self.admit_by_all(now, cost);
-        }
+    pub(super) fn admit_by_one(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         let next = self.first.state.decide(now, cost)?;
         self.first.state.proceed(now, cost, next);
         Ok(())
     }
 
-    /// [`Limits::admit`] of a policy of several limits.
-    #[inline(never)]
-    fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+    /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
+    #[inline(always)]
+    pub(super) fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         let first = self.first.state.decide(now, cost);
         let mut denied_until = first.err();
         for LaterLimit { limit, next } in &mut self.rest {
