@@ -27,7 +27,7 @@ pub(crate) struct Ledger {
     /// The latest instant of a call: a clock that steps back stands still here.
     latest: Moment,
     /// When the limits started: earlier grants cannot be refunded.
-    born: Moment,
+    reset_at: Moment,
 }
 
 /// A holder, and the number that it gave the lease.
@@ -55,7 +55,7 @@ impl Ledger {
             by_expiry: BTreeSet::new(),
             fence: 0,
             latest: now,
-            born: now,
+            reset_at: now,
         }
     }
 
@@ -175,7 +175,7 @@ impl Ledger {
             actual,
         } = settlement;
         let granted_at =
-            Some(Moment::from_nanos(*granted_at)).filter(|at| (self.born..=now).contains(at));
+            Some(Moment::from_nanos(*granted_at)).filter(|at| (self.reset_at..=now).contains(at));
         for (limit, (charged, actual)) in self.limits.iter_mut().zip(charged.iter().zip(actual)) {
             limit.settle(now, granted_at, *charged, *actual);
         }

@@ -231,7 +231,7 @@ proptest! {
     #![proptest_config(crate::replay::cases(4_000))]
 
     #[test]
-    fn what_is_printed_parses_to_the_same(policy in policy(), rate in rate(), limit in limit()) {
+    fn printed_text_parses_to_the_same(policy in policy(), rate in rate(), limit in limit()) {
         prop_assert_eq!(policy.to_string().parse(), Ok(policy));
         prop_assert_eq!(rate.to_string().parse(), Ok(rate));
         prop_assert_eq!(limit.to_string().parse(), Ok(limit));

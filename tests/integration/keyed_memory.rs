@@ -103,6 +103,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_it_comes_back() {
     const KEYS: u64 = 5_000;
     let places = || MaxConcurrency::new(1);
+    // A few bytes above what a key takes: the shards of a limiter, and so the spare room of their tables, differ from run to run.
     let policies: [(Policy, usize, usize); 13] = [
         (Throttle::every(HOUR).into(), 50, 678),
         (TokenBucket::new(Rate::per_hour(7), 1).into(), 50, 678),
@@ -124,8 +125,8 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
             Policy::from(places().ttl(HOUR))
                 .and(SlidingWindow::log(1, HOUR))
                 .and(FixedWindow::new(1, HOUR)),
-            1_041,
-            1_126,
+            1_048,
+            1_133,
         ),
     ];
     for (policy, most_out, most_waiting) in policies {

@@ -38,7 +38,7 @@ impl Ledger {
         put(&mut bytes, text.len() as u64);
         bytes.extend_from_slice(text.as_bytes());
         put(&mut bytes, self.latest.nanos());
-        put(&mut bytes, self.latest.since(self.born));
+        put(&mut bytes, self.latest.since(self.reset_at));
         put(&mut bytes, self.fence);
         self.put_leases(&mut bytes);
         self.limits
@@ -67,7 +67,7 @@ impl Ledger {
         let (stored, after) = bytes.split_at_checked(length).ok_or(Damaged)?;
         *bytes = after;
         let mut ledger = Self::new(Arc::clone(plan), Moment::from_nanos(take(bytes)?));
-        ledger.born = Moment::from_nanos(
+        ledger.reset_at = Moment::from_nanos(
             ledger
                 .latest
                 .nanos()

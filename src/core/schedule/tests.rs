@@ -218,7 +218,7 @@ mod spreading {
     }
 
     #[test]
-    fn what_is_given_back_is_bounded_by_the_latest_news() {
+    fn a_refund_is_bounded_by_the_latest_quota_of_the_upstream() {
         let mut driven = spread();
         let grant = driven.try_acquire(0, 1).unwrap();
         driven.at(0, |schedule, now, effects| {
@@ -481,7 +481,7 @@ mod late {
     }
 
     #[test]
-    fn of_several_late_grants_a_pace_gives_but_what_it_admits_now() {
+    fn a_pace_makes_only_those_late_grants_that_it_admits_now() {
         let mut driven = Driven::new(Throttle::every(nanos(10)));
         driven.try_acquire(0, 1).unwrap();
         let waiting: Vec<_> = [15, 25, 35, 1_000]
@@ -530,7 +530,7 @@ mod late {
 
     /// A fixed bug: a request was refused at once for those ahead of it that would have left before its own time was up.
     #[test]
-    fn those_that_may_leave_in_time_make_no_wait_known_to_be_longer() {
+    fn waiters_that_may_leave_in_time_do_not_lengthen_a_known_wait() {
         let mut driven =
             Driven::new(Policy::from(MaxConcurrency::new(2)).and(FixedWindow::new(2, nanos(100))));
         let held = driven.try_acquire(0, 2).unwrap();

@@ -53,7 +53,7 @@ fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> (Call
 
 /// While a call finds out whether the store answers again, the front has its turn all the same.
 #[test]
-fn a_call_in_flight_delays_nobody() {
+fn a_call_in_flight_delays_no_decision() {
     let now = Moment::from_nanos(1_000 * MS);
     let fallback = plan("throttle every 100ms");
     let on_down = OnStoreDown::Local(fallback.policy().clone());

@@ -82,7 +82,7 @@ proptest! {
     #![proptest_config(crate::replay::cases(300))]
 
     #[test]
-    fn it_holds_what_a_map_of_the_standard_library_holds(steps in prop::collection::vec(step(), 1..250)) {
+    fn a_table_holds_the_entries_of_a_standard_map(steps in prop::collection::vec(step(), 1..250)) {
         let (mut table, mut naive) = (Probing::new(), HashMap::new());
         for (value, step) in (0..).zip(steps) {
             match step {
@@ -161,7 +161,7 @@ fn a_cluster_wraps_around_and_a_removal_in_it_closes_the_gap() {
 }
 
 #[test]
-fn it_grows_by_a_third_and_is_made_smaller_where_few_entries_are_left() {
+fn a_table_grows_by_a_third_and_shrinks_when_few_entries_are_left() {
     let mut table = Probing::new();
     assert_eq!((table.slots(), table.slot_of((0, 0))), (0, None));
     let key = |name: u16| (name, u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_ended_does_not_pile_up() {
+    async fn managers_whose_pause_has_ended_are_dropped() {
         let kept = KeptKeys::new();
         let mut keys = Vec::new();
         for _ in 0..10_000 {

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
+    async fn a_breaker_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
         let error = StoreError::Unanswered {
             store: "s".to_owned(),
             after: None,

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_than_64_other_clocks_the_slowest_is_forgotten() {
+    fn the_slowest_of_more_than_64_other_clocks_is_forgotten() {
         let mut clock = Clock::new(TimeSource::TOKIO);
         let start = clock.latest;
         for hours in (0..100).rev() {

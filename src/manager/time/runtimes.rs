@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_more_than_32_ended_runtimes_the_oldest_is_forgotten_and_a_driver_never() {
+    fn the_oldest_of_more_than_32_ended_runtimes_is_forgotten_and_a_driver_never() {
         let id = |_| {
             runtime::Builder::new_current_thread()
                 .build()

@@ -132,7 +132,7 @@ fn an_empty_state_is_that_of_a_new_key() {
 }
 
 #[test]
-fn what_grants_nothing_is_not_written_where_the_key_is_as_new() {
+fn a_call_without_a_grant_is_not_written_if_the_key_is_as_new() {
     let rules = Rules::new("rules");
     for policy in [
         "5/h",

@@ -259,7 +259,7 @@ async fn broken_connections_are_made_anew() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_server_is_a_typed_error() {
+async fn a_fault_of_the_server_is_a_typed_error() {
     assert!(matches!(
         PostgresStore::open("no url"),
         Err(StoreError::Unreachable { .. })

@@ -112,7 +112,7 @@ fn execute(path: &Path, sql: &str) {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_file_is_a_typed_error() {
+async fn a_fault_of_the_file_is_a_typed_error() {
     let folder = tempdir().unwrap();
     assert!(matches!(
         SqliteStore::open(folder.path().join("no/such.db")),

@@ -286,7 +286,7 @@ fn a_limit_that_is_not_used_does_not_rise() {
 }
 
 #[test]
-fn what_is_ignored_changes_nothing() {
+fn an_ignored_outcome_changes_nothing() {
     for adapt in [Adapt::gradient(), aimd()] {
         let mut server = Server::new(adapt, 20, 50);
         for _ in 0..100 {

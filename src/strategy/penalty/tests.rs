@@ -393,7 +393,7 @@ fn the_order_of_the_builder_does_not_matter() {
 }
 
 #[test]
-fn the_ceiling_is_twice_the_threshold_unless_told_and_never_below_it() {
+fn the_ceiling_is_twice_the_threshold_unless_set_and_never_below_it() {
     let penalty = Penalty::new(10, Rate::per_second(1));
     assert_eq!(
         (

@@ -85,7 +85,7 @@ fn a_wait_is_known_as_far_as_places_are_free() {
 
 /// A place may be released at any time, or a pause be ended; then a waiter may leave that would have been granted before.
 #[test]
-fn what_a_release_or_a_resume_may_change_is_not_known() {
+fn a_wait_that_a_release_or_a_resume_may_end_is_not_known() {
     let window = FixedWindow::new(1, nanos(100));
     let mut driven = Driven::new(Policy::from(MaxConcurrency::new(1)).and(window));
     let held = driven.try_acquire(0, 1).unwrap();
@@ -185,7 +185,7 @@ fn the_quota_of_an_upstream_that_never_resets_is_waited_for() {
 
 /// The waiter leaves before its turn.
 #[test]
-fn the_turn_of_a_refused_request_is_told() {
+fn a_refused_request_learns_its_turn() {
     let mut driven = Driven::new(Throttle::every(nanos(100)).burst(5));
     driven.try_acquire(0, 5).unwrap();
     driven.queued(0, 5, Some(700));
