@@ -9,8 +9,9 @@ pub(super) struct Debts {
     pub(super) returns: Vec<u64>,
     /// Returns that may not have arrived, of leases that may exist, and when these expire anyway.
     pub(super) unconfirmed: Vec<(u64, Moment)>,
-    /// What permits have really cost, and charges without a request.
     pub(super) settlements: Vec<Settlement>,
+    /// The sum of the charges without a request.
+    charge: Option<Settlement>,
     /// Since when settlements have failed, and are sent again and again. `None`: the store has answered since.
     pub(super) unsent_since: Option<Moment>,
     /// How many resets are under way.
@@ -27,18 +28,18 @@ impl Debts {
 
     /// Whether there is anything that was never sent.
     pub(super) fn has_unsent(&self) -> bool {
-        !self.returns.is_empty() || !self.settlements.is_empty()
+        !self.returns.is_empty() || !self.settlements.is_empty() || self.charge.is_some()
     }
 
-    /// A charge is added to the one before it: many may come while the store does not answer.
+    /// Charges are one sum, however many come while the store does not answer.
     pub(super) fn add_charge(&mut self, charge: Settlement) {
-        match self.settlements.last_mut() {
-            Some(last) if last.is_charge() => last
+        match &mut self.charge {
+            Some(sum) => sum
                 .actual
                 .iter_mut()
                 .zip(&charge.actual)
                 .for_each(|(sum, units)| *sum = sum.saturating_add(*units)),
-            _ => self.settlements.push(charge),
+            none => *none = Some(charge),
         }
     }
 
@@ -55,16 +56,25 @@ impl Debts {
         returns
     }
 
-    /// Takes the settlements out, the earliest first.
+    /// Takes the settlements out, the earliest first, and the charge with them.
     pub(super) fn take_settlements(&mut self, max: usize) -> Vec<Settlement> {
-        let count = self.settlements.len().min(max);
+        let charge = self.charge.take();
+        let room = max.saturating_sub(usize::from(charge.is_some()));
+        let count = self.settlements.len().min(room);
         let rest = self.settlements.split_off(count);
-        std::mem::replace(&mut self.settlements, rest)
+        let mut taken = std::mem::replace(&mut self.settlements, rest);
+        taken.extend(charge);
+        taken
     }
 
     /// These settlements were not sent.
     fn put_back(&mut self, settlements: Vec<Settlement>) {
+        let (charges, settlements): (Vec<_>, Vec<_>) =
+            settlements.into_iter().partition(Settlement::is_charge);
         self.settlements.splice(0..0, settlements);
+        charges
+            .into_iter()
+            .for_each(|charge| self.add_charge(charge));
     }
 
     /// A call with these settlements has failed. They are sent again, unless the store may have got them. After two minutes they are
