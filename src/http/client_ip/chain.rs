@@ -1,8 +1,8 @@
 //! The list of addresses that proxies write into a header, read from the right.
 
-use std::fmt;
+use std::{fmt, iter};
 
-use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ValueIter};
+use http::header::{FORWARDED, HeaderMap, HeaderName};
 
 use super::address::{Address, Obstacle};
 use super::forwarded;
@@ -30,18 +30,36 @@ impl fmt::Display for ForwardedHeader {
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 impl ForwardedHeader {
-    /// The elements of all lines, which are one list, from the right. Nothing is read before it is asked for. After an obstacle
-    /// it must not be asked again.
-    pub(super) fn elements(self, headers: &HeaderMap) -> Elements<'_> {
+    /// The elements of all lines, which are one list, from the right: each is what one proxy has written. Nothing is read before
+    /// it is asked for. After an obstacle it must not be asked again.
+    pub(super) fn elements(
+        self,
+        headers: &HeaderMap,
+    ) -> impl Iterator<Item = Result<&[u8], Obstacle>> {
         let name = match self {
             Self::XForwardedFor => &X_FORWARDED_FOR,
             Self::Forwarded => &FORWARDED,
         };
-        Elements {
-            header: self,
-            lines: headers.get_all(name).iter(),
-            rest: None,
-        }
+        let mut lines = headers.get_all(name).iter();
+        // What is on the left of the last element, in the same line.
+        let mut rest = None;
+        iter::from_fn(move || {
+            let line = match rest.take() {
+                Some(rest) => rest,
+                None => lines.next_back()?.as_bytes(),
+            };
+            let split = match self {
+                Self::XForwardedFor => {
+                    let mut parts = line.rsplitn(2, |byte| *byte == b',');
+                    Ok((parts.next().unwrap_or_default(), parts.next()))
+                }
+                Self::Forwarded => forwarded::split_last(line, b','),
+            };
+            Some(split.map(|(element, before)| {
+                rest = before;
+                element
+            }))
+        })
     }
 
     /// The address in an element.
@@ -50,36 +68,5 @@ impl ForwardedHeader {
             Self::XForwardedFor => Address::read(element.trim_ascii()),
             Self::Forwarded => forwarded::address(element),
         }
-    }
-}
-
-/// See [`ForwardedHeader::elements`].
-pub(super) struct Elements<'a> {
-    header: ForwardedHeader,
-    lines: ValueIter<'a, HeaderValue>,
-    /// What is on the left of the last element, in the same line.
-    rest: Option<&'a [u8]>,
-}
-
-impl<'a> Iterator for Elements<'a> {
-    /// What one proxy has written.
-    type Item = Result<&'a [u8], Obstacle>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let line = match self.rest.take() {
-            Some(rest) => rest,
-            None => self.lines.next_back()?.as_bytes(),
-        };
-        let split = match self.header {
-            ForwardedHeader::XForwardedFor => {
-                let mut parts = line.rsplitn(2, |byte| *byte == b',');
-                Ok((parts.next().unwrap_or_default(), parts.next()))
-            }
-            ForwardedHeader::Forwarded => forwarded::split_last(line, b','),
-        };
-        Some(split.map(|(text, rest)| {
-            self.rest = rest;
-            text
-        }))
     }
 }
