@@ -19,7 +19,7 @@ const DAY: u64 = 86_400;
 const YEAR: u64 = 31_556_952;
 
 /// Digits only. A number that is too large is the largest.
-pub(super) fn whole(text: &str) -> Option<u64> {
+pub(in crate::http) fn whole(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
@@ -197,28 +197,30 @@ impl DateTime {
             minute,
             second,
         } = self;
-        let is_leap =
-            year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-        let days_of_month = match month {
-            2 => 28 + u64::from(is_leap),
-            4 | 6 | 9 | 11 => 30,
-            1..=12 => 31,
-            _ => return None,
-        };
-        if !(1..=days_of_month).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        if !(1..=12).contains(&month) || hour > 23 || minute > 59 || second > 60 {
             return None;
         }
-        // Years from March on, so that the day of a leap year is its last one: https://howardhinnant.github.io/date_algorithms.html
-        let (year, month) = if month > 2 {
-            (year, month - 3)
-        } else {
-            (year.checked_sub(1)?, month + 9)
-        };
-        let days =
-            year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-        let seconds = days * DAY + hour * 3_600 + minute * 60 + second;
-        Some(Duration::from_secs(seconds.saturating_sub(719_468 * DAY)))
+        let first_day = days_before(year, month)?;
+        let days_of_month = days_before(year, month + 1)? - first_day;
+        if !(1..=days_of_month).contains(&day) {
+            return None;
+        }
+        let seconds = (first_day + day - 1) * DAY + hour * 3_600 + minute * 60 + second;
+        let epoch = days_before(1_970, 1)? * DAY;
+        Some(Duration::from_secs(seconds.saturating_sub(epoch)))
     }
+}
+
+/// The days from March of the year 0 to a month; month 13 is the next January. `None` before that March.
+///
+/// It counts years from March on, so that the day of a leap year is its last one: <https://howardhinnant.github.io/date_algorithms.html>
+fn days_before(year: u64, month: u64) -> Option<u64> {
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year.checked_sub(1)?, month + 9)
+    };
+    Some(year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5)
 }
 
 #[cfg(test)]
