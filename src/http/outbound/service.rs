@@ -74,14 +74,11 @@ where
         let layer = Arc::clone(&self.layer);
         let (parts, body) = request.into_parts();
         let reader = (layer.common.reader_of)(&parts);
-        let (stage, plan) = match layer.common.plan(&parts) {
-            Ok(plan) => (OutboundStage::acquire(&plan), Some(plan)),
-            Err(error) => (OutboundStage::Refused(Some(error)), None),
-        };
+        let plan = layer.common.plan(&parts);
         // The clone is not ready, so it stays here, and the ready service takes the call.
         let clone = self.inner.clone();
         OutboundFuture {
-            stage,
+            stage: OutboundStage::Asking,
             inner: std::mem::replace(&mut self.inner, clone),
             reader,
             request: Some(Request::from_parts(parts, body)),
@@ -110,28 +107,20 @@ pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
     request: Option<Request<B>>,
     /// How often it may be sent again.
     retries: u32,
-    plan: Option<(Limiter, RequestOptions)>,
+    /// Which limiter is asked, and for what.
+    plan: Result<(Limiter, RequestOptions), AcquireError>,
     /// The answer that is returned if there is no permit for a retry.
     denied: Option<Response<PermitBody<A>>>,
 }
 
 #[pin_project(project = OutboundStageNow)]
 enum OutboundStage<F> {
-    Refused(Option<AcquireError>),
+    Asking,
     Acquiring(AcquireOwned),
     Readying(Option<Permit>),
     /// The call is dropped before its permit.
     Calling(#[pin] F, Option<Permit>),
     Done,
-}
-
-impl<F> OutboundStage<F> {
-    fn acquire((limiter, options): &(Limiter, RequestOptions)) -> Self {
-        Self::Acquiring(AcquireOwned::new(
-            Arc::clone(limiter.manager()),
-            options.clone(),
-        ))
-    }
 }
 
 impl<S, B, A, C, R> Future for OutboundFuture<S, B, A, C, R>
@@ -147,14 +136,20 @@ where
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
-                OutboundStageNow::Refused(error) => {
-                    let error = error.take().unwrap_or(AcquireError::Closed);
-                    this.stage.set(OutboundStage::Done);
-                    return Poll::Ready(Err(OutboundError::Acquire(error)));
-                }
+                OutboundStageNow::Asking => match this.plan {
+                    Ok((limiter, options)) => {
+                        let manager = Arc::clone(limiter.manager());
+                        let acquire = AcquireOwned::new(manager, options.clone());
+                        this.stage.set(OutboundStage::Acquiring(acquire));
+                    }
+                    Err(error) => {
+                        this.stage.set(OutboundStage::Done);
+                        return Poll::Ready(Err(OutboundError::Acquire(error.clone())));
+                    }
+                },
                 OutboundStageNow::Acquiring(acquire) => {
                     let acquired = Pin::new(acquire).poll(cx);
-                    let denied = this.denied.take(); // its connection is of use to others while this waits
+                    let denied = this.denied.take(); // others can use its connection while this request waits
                     match ready!(acquired) {
                         Ok(permit) => this.stage.set(OutboundStage::Readying(Some(permit))),
                         Err(error) => {
@@ -194,9 +189,9 @@ where
                     let status = grpc::http_status(head.status, &head.headers);
                     let answer = this.reader.read(status, &head.headers, SystemTime::now());
                     // The pause begins before the permit is released, so that no other request gets the permit.
-                    this.plan
-                        .iter()
-                        .for_each(|(limiter, _)| this.layer.common.heed(&answer, limiter));
+                    if let Ok((limiter, _)) = this.plan {
+                        this.layer.common.heed(&answer, limiter);
+                    }
                     let again = answer.is_limited()
                         && this.layer.retry.retries(status)
                         && this.request.is_some();
@@ -208,14 +203,12 @@ where
                         until_head,
                     );
                     let response = Response::from_parts(head, body);
-                    match this.plan.as_ref().filter(|_| again) {
-                        Some(plan) => {
-                            *this.retries -= 1;
-                            *this.denied = Some(response);
-                            this.stage.set(OutboundStage::acquire(plan));
-                        }
-                        None => return Poll::Ready(Ok(response)),
+                    if !again {
+                        return Poll::Ready(Ok(response));
                     }
+                    *this.retries -= 1;
+                    *this.denied = Some(response);
+                    this.stage.set(OutboundStage::Asking);
                 }
                 OutboundStageNow::Done => {
                     panic!("an outbound future was polled after it had completed")
