@@ -144,22 +144,13 @@ where
             let next = match this.stage.as_mut().project() {
                 LimitStageProjection::Identifying(finding, call) => {
                     let found = ready!(finding.poll(cx)).found();
-                    match (layer.ask(found, this.key), call.take()) {
-                        (Admission::Later(asking), call) => LimitStage::Asking(asking, call),
-                        (Admission::Now(answer), Some((mut service, request))) => {
-                            LimitStage::answered(answer, &mut service, request)
-                        }
-                        (Admission::Now(_), None) => LimitStage::Done,
+                    match layer.ask(found, this.key) {
+                        Admission::Later(asking) => LimitStage::Asking(asking, call.take()),
+                        Admission::Now(answer) => LimitStage::answered(answer, call.take()),
                     }
                 }
                 LimitStageProjection::Asking(asking, call) => {
-                    let answer = ready!(asking.poll(cx));
-                    match call.take() {
-                        Some((mut service, request)) => {
-                            LimitStage::answered(answer, &mut service, request)
-                        }
-                        None => LimitStage::Done,
-                    }
+                    LimitStage::answered(ready!(asking.poll(cx)), call.take())
                 }
                 LimitStageProjection::Calling(call, granted) => {
                     let result = ready!(call.poll(cx));
@@ -186,15 +177,13 @@ where
 }
 
 impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
-    #[inline]
-    fn answered(
-        answer: Result<Granted, Box<Refusal>>,
-        service: &mut S,
-        request: Request<B>,
-    ) -> Self {
-        match answer {
-            Ok(granted) => Self::Calling(service.call(request), Some(granted)),
-            Err(refusal) => Self::Refused(refusal, AnswerForm::to(&request)),
+    fn answered(answer: Result<Granted, Box<Refusal>>, call: Call<S, B>) -> Self {
+        match (answer, call) {
+            (Ok(granted), Some((mut service, request))) => {
+                Self::Calling(service.call(request), Some(granted))
+            }
+            (Err(refusal), Some((_, request))) => Self::Refused(refusal, AnswerForm::to(&request)),
+            (_, None) => Self::Done,
         }
     }
 }
