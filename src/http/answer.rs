@@ -334,17 +334,11 @@ impl Refusal {
                 limits,
                 by_key: false,
             },
-            AcquireError::QueueFull { retry_after }
-            | AcquireError::Shed { retry_after }
-            | AcquireError::TimedOut {
-                retry_after,
-                decision: None,
-            } => Self::QueueFull {
-                retry_after,
-                limits,
-            },
-            AcquireError::Blocked { retry_after } => Self::QueueFull {
-                retry_after: Some(retry_after),
+            AcquireError::QueueFull { .. }
+            | AcquireError::Shed { .. }
+            | AcquireError::Blocked { .. }
+            | AcquireError::TimedOut { decision: None, .. } => Self::QueueFull {
+                retry_after: error.retry_after(),
                 limits,
             },
             AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit {

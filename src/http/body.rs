@@ -9,6 +9,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
+use super::upstream::whole;
 use crate::permit::Permit;
 use crate::strategy::Outcome;
 
@@ -64,14 +65,7 @@ impl<B> PermitBody<B> {
         if until_head || body.is_end_stream() {
             held.complete();
         }
-        let announced = || {
-            head.get(CONTENT_LENGTH)?
-                .to_str()
-                .ok()
-                .filter(|text| !text.starts_with('+'))?
-                .parse()
-                .ok()
-        };
+        let announced = || whole(head.get(CONTENT_LENGTH)?.to_str().ok()?);
         let left = if held.holds() { announced() } else { None };
         Self { body, held, left }
     }

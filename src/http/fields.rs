@@ -103,12 +103,12 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 /// # Fields that are there already
 ///
 /// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members first;
-/// a list that readers would ignore, because it is malformed or of another draft, is replaced. Of two single limits the tighter one
-/// stays, and of two `Retry-After` the later one; a `grpc-retry-pushback-ms` that is there becomes at least as long. None of these fields
-/// belongs into a trailer.
+/// a list that readers would ignore, because it is malformed or of another draft, is replaced. A style with one limit keeps the limit that
+/// is there if that is the tighter one. A `Retry-After` that is there stays if it is later; a `grpc-retry-pushback-ms` becomes at least as
+/// long. None of these fields belongs into a trailer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitFields {
-    /// With the escapes that it has between the quotes of a string.
+    /// The name, with the escapes that it has between the quotes of a string.
     name: Arc<str>,
     pub(super) style: RateLimitStyle,
 }
@@ -260,12 +260,8 @@ impl RateLimitFields {
                 set_retry_pushback(headers, Duration::from_secs(after));
             }
         }
-        let tightest = match self.style {
-            RateLimitStyle::Draft10 | RateLimitStyle::None => None,
-            _ => values.tightest(),
-        };
-        match (self.style, tightest) {
-            (RateLimitStyle::Draft10, _) => {
+        match self.style {
+            RateLimitStyle::Draft10 => {
                 let policies = || values.policies(&self.name).value();
                 let known = known.and_then(|known| known.field(values, policies));
                 let field = known.cloned().or_else(policies);
@@ -275,27 +271,22 @@ impl RateLimitFields {
                 let states = values.states(&self.name).value();
                 add_to_list(headers, &RATELIMIT, is_state, states);
             }
-            (RateLimitStyle::None, _) | (_, None) => {}
-            (RateLimitStyle::Draft7, Some(tightest)) => {
+            RateLimitStyle::Draft7 => {
                 let is_policy = |item: &Item<'_>| quota_and_window(item).is_some();
                 let windows = values.windows().value();
                 add_to_list(headers, &RATELIMIT_POLICY, is_policy, windows);
-                set_dictionary(headers, tightest);
+                set_dictionary(headers, values.tightest());
             }
-            (RateLimitStyle::Draft6, Some(tightest)) => {
-                set_triple(headers, &RATELIMIT_TRIPLE, tightest);
-            }
-            (RateLimitStyle::XSeconds, Some(tightest)) => {
+            RateLimitStyle::Draft6 => set_triple(headers, &RATELIMIT_TRIPLE, values.tightest()),
+            RateLimitStyle::XSeconds => set_triple(headers, &X_RATELIMIT_TRIPLE, values.tightest()),
+            RateLimitStyle::XUnix => {
+                let tightest = values.tightest().map(|tightest| Tightness {
+                    reset: values::whole_seconds(now()).saturating_add(tightest.reset),
+                    ..tightest
+                });
                 set_triple(headers, &X_RATELIMIT_TRIPLE, tightest);
             }
-            (RateLimitStyle::XUnix, Some(tightest)) => {
-                let reset = values::whole_seconds(now()).saturating_add(tightest.reset);
-                set_triple(
-                    headers,
-                    &X_RATELIMIT_TRIPLE,
-                    Tightness { reset, ..tightest },
-                );
-            }
+            RateLimitStyle::None => {}
         }
     }
 

@@ -16,13 +16,13 @@ use family::{
     RETRY_AFTER_MILLIS, SHOPIFY, UNIFIED_RESET, UNIFIED_STATUS,
 };
 use structured::{Bare, dictionary};
-use time::{decimal_seconds, decimal_whole, go_duration, millis, rfc3339, whole};
+use time::{decimal_seconds, decimal_whole, go_duration, millis, rfc3339};
 
 pub use answer::{UpstreamAnswer, UpstreamQuota};
 pub use family::{ResetFormat, UpstreamFamily};
 
 pub(super) use structured::{Item, list, structured_lines};
-pub(super) use time::{http_date, seconds};
+pub(super) use time::{http_date, seconds, whole};
 
 /// Reads what the answers of an upstream say about its limits: `Retry-After`, and the fields of one
 /// [family](UpstreamFamily). It reads no clock, and allocates only while it checks a partition key or a string with escapes.
@@ -92,7 +92,7 @@ impl UpstreamReader {
     /// Reads one answer, which arrived at `now`. See the [type's example](Self#examples).
     ///
     /// `Retry-After` is read after a status of 400 and above, where it is in whole seconds or a date; what is negative, has a
-    /// fraction (but for Discord and Shopify, which send some), or was sent twice is malformed.
+    /// fraction (except from Discord and Shopify, which send fractions), or was sent twice is malformed.
     #[must_use]
     pub fn read<'h>(
         &self,
@@ -244,8 +244,7 @@ impl<'h> AnswerReader<'h> {
         let mut quotas = Few::new();
         let read = self.lines(LIMIT, |line| {
             list(line, |item| {
-                quotas.push(service_limit(&item)?);
-                Some(())
+                service_limit(&item).map(|quota| quotas.push(quota))
             })
         });
         if !read {
@@ -272,22 +271,18 @@ impl<'h> AnswerReader<'h> {
 
     /// `RateLimit` and `RateLimit-Policy` of draft-07.
     fn dictionary(&mut self) {
-        let mut counts = QuotaCounts::default();
-        if !self.lines(LIMIT, |line| counts.read(line)) {
+        let mut quota = UpstreamQuota {
+            unit: REQUESTS,
+            ..Default::default()
+        };
+        if !self.lines(LIMIT, |line| read_counts(line, &mut quota)) {
             return;
         }
-        let window = self.window_of(counts.limit).unwrap_or_else(|| {
-            self.answer.malformed.push(LIMIT_POLICY);
-            None
-        });
-        self.answer.quotas.push(UpstreamQuota {
-            unit: REQUESTS,
-            limit: counts.limit,
-            remaining: counts.remaining,
-            reset_after: counts.reset.map(Duration::from_secs),
-            window,
-            ..Default::default()
-        });
+        match self.window_of(quota.limit) {
+            Some(window) => quota.window = window,
+            None => self.answer.malformed.push(LIMIT_POLICY),
+        }
+        self.answer.quotas.push(quota);
     }
 
     /// The window of the policy with this quota, by a `RateLimit-Policy` of the drafts -03 to -07. `None` if the field is malformed.
@@ -305,8 +300,8 @@ impl<'h> AnswerReader<'h> {
         Some(window)
     }
 
-    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself is the nearer one. An upstream may send the
-    /// policies of a later draft beside the fields of these: they say nothing here.
+    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself takes precedence. An upstream may
+    /// also send the policies of a later draft; they are ignored.
     fn windows(&mut self) {
         let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
         let window = self.window_of(limit).flatten();
@@ -330,7 +325,8 @@ impl<'h> AnswerReader<'h> {
         }
     }
 
-    /// The quota of a subscription, when it is spent. Where use beyond it is paid for, answers that were not denied say `rejected`, too.
+    /// The quota of a subscription, when it is spent. If the client pays for use beyond the quota, answers that were not denied say
+    /// `rejected`, too.
     fn unified(&mut self) {
         let is_spent = self.value(UNIFIED_STATUS, Some) == Some("rejected");
         if self.status != StatusCode::TOO_MANY_REQUESTS || !is_spent {
@@ -379,31 +375,21 @@ pub(super) fn only_line<'h>(lines: &GetAll<'h, HeaderValue>) -> Option<&'h str> 
     str::from_utf8(line).ok().filter(|_| is_only)
 }
 
-/// The numbers of one quota, as far as they are known.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct QuotaCounts {
-    pub(super) limit: Option<u64>,
-    pub(super) remaining: Option<u64>,
-    pub(super) reset: Option<u64>,
+/// Reads a line of `RateLimit` of draft-07 into the quota that it is about. Returns `None` if it is malformed.
+pub(super) fn read_counts(line: &str, quota: &mut UpstreamQuota<'_>) -> Option<()> {
+    dictionary(line, |key, item| {
+        let count = item.value().count();
+        match key {
+            "limit" => quota.limit = Some(count?),
+            "remaining" => quota.remaining = Some(count?),
+            "reset" => quota.reset_after = Some(Duration::from_secs(count?)),
+            _ => {}
+        }
+        Some(())
+    })
 }
 
-impl QuotaCounts {
-    /// Reads a line of `RateLimit` of draft-07. Returns `None` if it is malformed.
-    pub(super) fn read(&mut self, line: &str) -> Option<()> {
-        dictionary(line, |key, item| {
-            let number = match key {
-                "limit" => &mut self.limit,
-                "remaining" => &mut self.remaining,
-                "reset" => &mut self.reset,
-                _ => return Some(()),
-            };
-            *number = Some(item.value().count()?);
-            Some(())
-        })
-    }
-}
-
-/// What an item of `RateLimit` of draft-10 says.
+/// Reads an item of `RateLimit` of draft-10.
 pub(super) fn service_limit<'h>(item: &Item<'h>) -> Option<UpstreamQuota<'h>> {
     Some(UpstreamQuota {
         unit: REQUESTS,
@@ -413,12 +399,9 @@ pub(super) fn service_limit<'h>(item: &Item<'h>) -> Option<UpstreamQuota<'h>> {
     })
 }
 
-/// What an item of `RateLimit-Policy` of draft-10 says.
+/// Reads an item of `RateLimit-Policy` of draft-10.
 pub(super) fn quota_policy<'h>(item: &Item<'h>) -> Option<UpstreamQuota<'h>> {
-    let unit = item.optional("qu", |unit| match unit {
-        Bare::String(unit) => Some(unit),
-        _ => None,
-    })?;
+    let unit = item.optional("qu", Bare::string)?;
     let window = seconds_in(item, "w")?;
     Some(UpstreamQuota {
         unit: unit.unwrap_or(REQUESTS),
@@ -430,20 +413,14 @@ pub(super) fn quota_policy<'h>(item: &Item<'h>) -> Option<UpstreamQuota<'h>> {
 }
 
 fn named<'h>(item: &Item<'h>) -> Option<UpstreamQuota<'h>> {
-    let Bare::String(name) = item.value() else {
-        return None;
-    };
     Some(UpstreamQuota {
-        name: Some(name),
-        partition_key: item.optional("pk", |key| match key {
-            Bare::Bytes(key) => Some(key),
-            _ => None,
-        })?,
+        name: Some(item.value().string()?),
+        partition_key: item.optional("pk", Bare::bytes)?,
         ..UpstreamQuota::default()
     })
 }
 
-/// What an item of `RateLimit-Policy` of draft-07 says: the quota and its window.
+/// Reads an item of `RateLimit-Policy` of draft-07: the quota and its window.
 pub(super) fn quota_and_window(item: &Item<'_>) -> Option<(u64, Option<Duration>)> {
     Some((item.value().count()?, seconds_in(item, "w")?))
 }

@@ -20,15 +20,6 @@ struct KnownField {
     field: HeaderValue,
 }
 
-impl KnownField {
-    fn is_of(&self, limits: &[LimitStatus]) -> bool {
-        let is_same = |(status, known): (&LimitStatus, &(Limit, u64))| {
-            status.capacity == known.1 && status.limit == known.0
-        };
-        limits.len() == self.limits.len() && limits.iter().zip(&self.limits).all(is_same)
-    }
-}
-
 impl KnownPolicies {
     /// The field of these limits, if it is known. Otherwise it is to be written.
     pub(super) fn field(
@@ -52,7 +43,12 @@ impl KnownPolicies {
                     known.get_or_init(|| KnownField { limits, field })
                 }
             };
-            known.is_of(limits).then_some(&known.field)
+            let is_same = |(status, (limit, capacity)): (&LimitStatus, &(Limit, u64))| {
+                status.capacity == *capacity && status.limit == *limit
+            };
+            let are_same =
+                limits.len() == known.limits.len() && limits.iter().zip(&known.limits).all(is_same);
+            are_same.then_some(&known.field)
         })
     }
 }

@@ -7,7 +7,8 @@ use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use super::text::FieldText;
 use super::values::Tightness;
 use crate::http::upstream::{
-    Item, QuotaCounts, first_count, http_date, list, only_line, seconds, structured_lines,
+    Item, UpstreamQuota, first_count, http_date, list, only_line, read_counts, seconds,
+    structured_lines,
 };
 
 pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -61,10 +62,11 @@ pub(super) fn add_to_list(
 }
 
 /// The dictionary of draft-07, unless a tighter one is there.
-pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
-    let mut there = QuotaCounts::default();
+pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Option<Tightness>) {
+    let Some(tightest) = tightest else { return };
+    let mut there = UpstreamQuota::default();
     let lines = headers.get_all(&RATELIMIT);
-    let read = structured_lines(lines.iter(), |line| there.read(line));
+    let read = structured_lines(lines.iter(), |line| read_counts(line, &mut there));
     if read.is_some() && is_tighter(there, tightest) {
         return;
     }
@@ -79,15 +81,17 @@ pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
 pub(super) fn set_triple(
     headers: &mut HeaderMap,
     fields: &'static [HeaderName; 3],
-    tightest: Tightness,
+    tightest: Option<Tightness>,
 ) {
+    let Some(tightest) = tightest else { return };
     let line = |field| only_line(&headers.get_all(field));
     let count = |field| Some(first_count(line(field)?)?.0);
     let [limit, remaining, reset] = fields;
-    let there = QuotaCounts {
+    let there = UpstreamQuota {
         limit: count(limit),
         remaining: count(remaining),
-        reset: line(reset).and_then(seconds).map(|reset| reset.as_secs()),
+        reset_after: line(reset).and_then(seconds),
+        ..Default::default()
     };
     if is_tighter(there, tightest) {
         return;
@@ -97,13 +101,13 @@ pub(super) fn set_triple(
     insert_number(headers, reset, tightest.reset);
 }
 
-fn is_tighter(there: QuotaCounts, than: Tightness) -> bool {
-    let numbers = there.limit.zip(there.remaining).zip(there.reset);
+fn is_tighter(there: UpstreamQuota<'_>, than: Tightness) -> bool {
+    let numbers = there.limit.zip(there.remaining).zip(there.reset_after);
     numbers.is_some_and(|((limit, remaining), reset)| {
         Tightness {
             limit,
             remaining,
-            reset,
+            reset: reset.as_secs(),
         }
         .compare(&than)
         .is_lt()
@@ -124,7 +128,7 @@ pub(super) fn set_retry_after(
         delay.is_some_and(|delay| delay >= Duration::from_secs(after))
     };
     let lines = headers.get_all(RETRY_AFTER);
-    // A second line makes the first worthless.
+    // A reader ignores a field that is sent in two lines.
     if only_line(&lines).is_some_and(is_later) {
         return false;
     }

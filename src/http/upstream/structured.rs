@@ -7,33 +7,24 @@ use http::HeaderValue;
 use sfv::Parser;
 use sfv::visitor::Ignored;
 
-/// A value of a type that fields of rate limits have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::http) enum Bare<'h> {
-    Integer(i64),
-    /// As it stands between the quotes. Each string has one such form: what may be escaped must be.
-    String(&'h str),
-    /// In base64.
-    Bytes(&'h str),
-    /// Any other type, and an inner list.
-    Other,
-}
+/// A value in a well-formed field, as its text. Each method returns `None` for a value of another type.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::http) struct Bare<'h>(&'h str);
 
 impl<'h> Bare<'h> {
-    fn of(text: &'h str) -> Self {
-        match text.as_bytes() {
-            [b'"', .., b'"'] => Self::String(&text[1..text.len() - 1]),
-            [b':', .., b':'] => Self::Bytes(&text[1..text.len() - 1]),
-            _ => text.parse().map_or(Self::Other, Self::Integer),
-        }
-    }
-
     /// A non-negative integer.
     pub(in crate::http) fn count(self) -> Option<u64> {
-        match self {
-            Self::Integer(count) => u64::try_from(count).ok(),
-            _ => None,
-        }
+        u64::try_from(self.0.parse::<i64>().ok()?).ok()
+    }
+
+    /// A string, as it stands between the quotes. Each string has one such form: what may be escaped must be.
+    pub(in crate::http) fn string(self) -> Option<&'h str> {
+        self.0.strip_prefix('"')?.strip_suffix('"')
+    }
+
+    /// A byte sequence, in base64.
+    pub(in crate::http) fn bytes(self) -> Option<&'h str> {
+        self.0.strip_prefix(':')?.strip_suffix(':')
     }
 }
 
@@ -43,15 +34,15 @@ pub(in crate::http) struct Item<'h>(&'h str);
 
 impl<'h> Item<'h> {
     pub(in crate::http) fn value(&self) -> Bare<'h> {
-        split(self.0, ';').next().map_or(Bare::Other, Bare::of)
+        Bare(split(self.0, ';').next().unwrap_or_default())
     }
 
     /// The last parameter of this name.
     pub(in crate::http) fn parameter(&self, name: &str) -> Option<Bare<'h>> {
         let parameters = split(self.0, ';').skip(1).map(str::trim_ascii_start);
         let named = parameters.filter_map(|parameter| match parameter.split_once('=') {
-            Some((key, value)) => (key == name).then(|| Bare::of(value)),
-            None => (parameter == name).then_some(Bare::Other), // the boolean true
+            Some((key, value)) => (key == name).then_some(Bare(value)),
+            None => (parameter == name).then_some(Bare("?1")), // left out where it is true
         });
         named.last()
     }
