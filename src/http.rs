@@ -61,18 +61,18 @@
 //! 1. CORS, if pages of other origins read the fields: it exposes them, and answers preflight requests, which are then not counted.
 //! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches nothing else,
 //!    and logins that fail further in are charged.
-//! 3. What the server bears, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may [adapt](crate::Adapt). It
-//!    stands in front of authentication, which takes capacity, too. Let it [ignore](LimitLayer::classify) the 429 of layers further in.
+//! 3. The capacity of the server, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may [adapt](crate::Adapt).
+//!    It stands in front of authentication, which takes capacity, too. Let it [ignore](LimitLayer::classify) the 429 of layers further in.
 //! 4. Authentication, which puts the user into the extensions of the request.
 //! 5. A stricter limit for expensive routes. It stands outside the plan, so that what it refuses is not counted there.
 //! 6. The limit of the user's plan, [by](LimitLayer::by) that extension.
 //!
-//! In axum's `Router` the layer that is added last is the outermost; of tower's `ServiceBuilder` it is the first. Give each a
-//! [name](LimitLayer::name).
+//! In axum's `Router` the layer that is added last is the outermost; in tower's `ServiceBuilder` it is the layer that is added first. Give
+//! each layer a [name](LimitLayer::name).
 //!
 //! # Further
 //!
-//! What operators see of limiters is in `telemetry`, with the features `tracing` and `metrics`. In the repository, `examples/api_server`
+//! Telemetry for operators is in the module `telemetry`, with the features `tracing` and `metrics`. In the repository, `examples/api_server`
 //! has the layers of this order in two processes that share the limits of the users, `examples/reqwest_layer.rs` an [`OutboundLayer`]
 //! around reqwest, and `examples/dashboard` live charts of limiters.
 

@@ -1,7 +1,7 @@
-//! What operators see of limiters: events and waits for `tracing`, numbers for `metrics`.
+//! Telemetry of limiters for operators: events and spans of waits for `tracing`, numbers for `metrics`.
 //!
 //! Each adapter is an [`Observer`](crate::Observer), and serves all limiters that it is given to:
-//! `Limiter::builder(policy).name("search") .observer(adapter.clone())`, and the same with the builders of keyed and shared
+//! `Limiter::builder(policy).name("search").observer(adapter.clone())`, and the same with the builders of keyed and shared
 //! limiters. Give each limiter a name: the names tell their events and metrics apart. Keys are left out unless an adapter is set
 //! to show them, because there may be a million of them and they may be secrets.
 //!
@@ -40,7 +40,7 @@
 //!
 //! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets the numbers that only
 //! a snapshot has: call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
-//! its keys, those of a shared limiter over all keys in this process, but where the table says otherwise.
+//! its keys, those of a shared limiter over all keys in this process, unless the table says otherwise.
 //!
 //! | metric | kind | labels | by | what it is |
 //! |---|---|---|---|---|

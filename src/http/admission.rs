@@ -235,7 +235,7 @@ impl<K, L: Admits<NoKey>, F: Fn(&K) -> L> AsksLimiter<K> for ChosenLimiter<F> {
         (self.0)(key).limiter_of(&NoKey)
     }
 
-    /// Without a key there is no limiter whose observers could hear of it.
+    /// Without a key no limiter can be chosen, and so there are no observers.
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
         if let Some(key) = key {
             (self.0)(key).tell(Some(&NoKey), event);

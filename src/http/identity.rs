@@ -79,7 +79,7 @@ impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
 /// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
 /// [observers](crate::EventKind::Refused) get it in words.
 ///
-/// It prints for operators of the server; [`detail`](Self::detail) is for clients.
+/// Its `Display` text is for operators of the server; that of [`detail`](Self::detail) is for clients.
 ///
 /// ```
 /// use http::{HeaderName, Request};

@@ -378,7 +378,7 @@ impl OutboundCommon {
         Ok((limiter, options))
     }
 
-    /// Slows the limiter down as the answer asks for.
+    /// Applies the limits that the answer names to the limiter.
     fn heed(&self, answer: &UpstreamAnswer<'_>, limiter: &Limiter) {
         limiter.apply_upstream_signal(&answer.signal());
         // What is left of another unit must not be spread over requests.

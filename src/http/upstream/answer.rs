@@ -25,7 +25,7 @@ pub struct UpstreamAnswer<'h> {
 pub struct UpstreamQuota<'h> {
     /// Its name, where it has one. In lists of draft-10 `"` and `\` in it have a `\` before them.
     pub name: Option<&'h str>,
-    /// The caller's share of the upstream that it is about, in base64; from lists of draft-10.
+    /// The partition that the quota belongs to, such as that of one caller, in base64; from lists of draft-10.
     pub partition_key: Option<&'h str>,
     /// What it counts: `requests`, `tokens`, `project-tokens`, `input-tokens`, `output-tokens`, or what the upstream called it, such
     /// as `concurrent-requests`.
@@ -51,7 +51,7 @@ getters!(UpstreamAnswer<'_> {
 });
 
 impl<'h> UpstreamAnswer<'h> {
-    /// The quotas, in the order in which they were read; of a list the first eight.
+    /// The quotas, in the order in which they were read; at most the first eight of a list.
     #[must_use]
     pub fn quotas(&self) -> &[UpstreamQuota<'h>] {
         self.quotas.as_slice()
@@ -82,14 +82,14 @@ impl<'h> UpstreamAnswer<'h> {
     }
 
     /// A signal to a limiter that counts this unit, in upper or lower case, with `_` or `-`: the quota `input-tokens` is that of
-    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, and among equals the one with the
-    /// latest reset.
+    /// `input_tokens`. If several quotas count this unit, the signal is about the one with the fewest units left, and among equals the one
+    /// with the latest reset.
     ///
-    /// It names the first malformed field.
+    /// The signal names the first malformed field.
     ///
     /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the last reset of the quotas that are spent,
-    /// whatever they count; if none is, until the last reset of those for which the answer does not say what remains; and for one second
-    /// if there is none of these either. With a `retry_after`, the reset of a quota that is spent is left out,
+    /// whatever they count. If no quota is spent, it pauses until the last reset of those for which the answer does not say what remains. If
+    /// there is no such quota either, it pauses for one second. With a `retry_after`, the reset of a quota that is spent is left out,
     /// because the limiter would wait for the later of the two.
     pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
         let quotas = self.quotas().iter();

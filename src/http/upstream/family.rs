@@ -24,11 +24,11 @@ macro_rules! listed {
 
 listed! {
     /// The upstream whose fields an [`UpstreamReader`](super::UpstreamReader) reads. It must be set, because names and meanings
-    /// differ: a field with the name `x-ratelimit-reset` has five meanings, and HTTP/2 takes away the case that would tell some
-    /// names apart.
+    /// differ: a field with the name `x-ratelimit-reset` has five meanings, and names that differ only in case are the same in HTTP/2, which
+    /// writes them in lower case.
     ///
     /// Each quota has a [unit](crate::http::UpstreamQuota::unit), by which a limiter takes it: see
-    /// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). Where none is named here, it is `requests`.
+    /// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). It is `requests` unless the family names another one.
     ///
     /// With every family `Retry-After` is read too, and for an upstream that sends nothing else (Stripe) there is
     /// [`RetryAfter`](Self::RetryAfter).
@@ -76,8 +76,9 @@ listed! {
         /// `x-ratelimit-*-requests` and `-tokens` with resets in seconds, where -1 is unknown, and `retry-after-ms`. See "Azure OpenAI quotas and limits".
         AzureOpenAi,
         /// `anthropic-ratelimit-requests-*`, `-tokens-*`, `-input-tokens-*` and `-output-tokens-*` with instants of RFC 3339. Status 529
-        /// (overloaded) is a denial too. See Anthropic's "Rate limits". Of a subscription, `-unified-status: rejected` in an answer with 429
-        /// is a quota named `unified` that is spent until `-unified-reset`, in Unix seconds; the other `-unified-*` are not read.
+        /// (overloaded) is a denial too. See Anthropic's "Rate limits". A subscription has one quota, with the name `unified`. It is read when
+        /// it is spent: from an answer with 429 and `-unified-status: rejected`, with the reset in `-unified-reset`, in Unix seconds. The other
+        /// `-unified-*` are not read.
         Anthropic,
         /// `X-RateLimit-*` with decimals in `-Reset-After`, and the quota's name in `X-RateLimit-Bucket`. See Discord's "Rate Limits".
         Discord,
@@ -114,10 +115,10 @@ pub(super) struct Form {
     quirks: &'static [Quirk],
 }
 
-/// In what a family differs from most.
+/// A rule that only some families have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quirk {
-    /// This field has the name of the quotas.
+    /// The value of this field is the name of the quotas.
     NamesQuotas(&'static str),
     /// -1 stands for an unknown number.
     UnknownNumbers,
