@@ -164,7 +164,9 @@ impl Strategy for Rule {
             (Self::Penalty(rule), Self::Penalty(former)) => {
                 rule.take_over(now, former, state.into(), ratio).into()
             }
-            _ => self.with_usage(now, former.usage(state, now), ratio),
+            (Self::Pace(_) | Self::Window(_) | Self::Counter(_) | Self::Penalty(_), _) => {
+                self.with_usage(now, former.usage(state, now), ratio)
+            }
         }
     }
 }
