@@ -10,160 +10,54 @@ use crate::strategy::{
     TokenBucket,
 };
 
-/// A limit of a policy.
-///
-/// A plain one is copied without the options that it does not use. Sharing the policy takes two atomic writes, and copying the
-/// largest limit takes a call. Each is a sixth of the time of a denial.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Binding {
-    Throttle {
-        interval: Duration,
-        burst: u64,
-    },
-    FixedWindow {
-        limit: u64,
-        period: Duration,
-        align: Align,
-    },
-    SlidingWindow {
-        limit: u64,
-        period: Duration,
-        method: SlidingMethod,
-    },
-    TokenBucket {
-        rate: Rate,
-        burst: u64,
-        each_period: bool,
-    },
-    MaxConcurrency {
-        limit: u64,
-        ttl: Option<Duration>,
-    },
-    Penalty {
-        threshold: u64,
-        fall: Decay,
-        counts_denied: bool,
-    },
-    OfPolicy(Policy),
+/// Defines [`Binding`] by the list of the plain limits: the fields that are copied, and the options that must not be set.
+macro_rules! binding {
+    ($($limit:ident { $($field:ident: $type:ty),* } without [$($option:ident),*],)*) => {
+        /// A limit of a policy.
+        ///
+        /// A plain one is copied without the options that it does not use. Sharing the policy takes two atomic writes, and copying
+        /// the largest limit takes a call. Each is a sixth of the time of a denial.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub(super) enum Binding {
+            $($limit { $($field: $type),* },)*
+            OfPolicy(Policy),
+        }
+
+        impl Binding {
+            /// Uses the limit at this index of the policy.
+            #[inline(always)]
+            pub(super) fn with<R>(policy: &Policy, index: usize, make: impl Fn(Self) -> R) -> R {
+                match policy.limits()[index] {
+                    $(Limit::$limit($limit { $($field,)* $($option: None,)* counts: Cost }) => {
+                        make(Self::$limit { $($field),* })
+                    })*
+                    $(Limit::$limit(_))|* => make(Self::OfPolicy(policy.clone())),
+                }
+            }
+
+            /// The limit, which is at this index of its policy.
+            pub(super) fn limit(&self, index: usize) -> Limit {
+                match *self {
+                    $(Self::$limit { $($field),* } => {
+                        Limit::$limit($limit { $($field,)* $($option: None,)* counts: Cost })
+                    })*
+                    Self::OfPolicy(ref policy) => policy.limits()[index],
+                }
+            }
+        }
+    };
+}
+
+binding! {
+    Throttle { interval: Duration, burst: u64 } without [],
+    FixedWindow { limit: u64, period: Duration, align: Align } without [],
+    SlidingWindow { limit: u64, period: Duration, method: SlidingMethod } without [],
+    TokenBucket { rate: Rate, burst: u64, each_period: bool } without [initial],
+    MaxConcurrency { limit: u64, ttl: Option<Duration> } without [adapt],
+    Penalty { threshold: u64, fall: Decay, counts_denied: bool } without [ceiling, ban, longest, forgive_after],
 }
 
 const _: () = assert!(size_of::<Binding>() <= 40);
-
-impl Binding {
-    /// Uses the limit at this index of the policy.
-    #[inline(always)]
-    pub(super) fn with<R>(policy: &Policy, index: usize, make: impl Fn(Self) -> R) -> R {
-        match policy.limits()[index] {
-            Limit::Throttle(Throttle {
-                interval,
-                burst,
-                counts: Cost,
-            }) => make(Self::Throttle { interval, burst }),
-            Limit::FixedWindow(FixedWindow {
-                limit,
-                period,
-                align,
-                counts: Cost,
-            }) => make(Self::FixedWindow {
-                limit,
-                period,
-                align,
-            }),
-            Limit::SlidingWindow(SlidingWindow {
-                limit,
-                period,
-                method,
-                counts: Cost,
-            }) => make(Self::SlidingWindow {
-                limit,
-                period,
-                method,
-            }),
-            Limit::TokenBucket(TokenBucket {
-                rate,
-                burst,
-                each_period,
-                initial: None,
-                counts: Cost,
-            }) => make(Self::TokenBucket {
-                rate,
-                burst,
-                each_period,
-            }),
-            Limit::MaxConcurrency(MaxConcurrency {
-                limit,
-                ttl,
-                adapt: None,
-                counts: Cost,
-            }) => make(Self::MaxConcurrency { limit, ttl }),
-            Limit::Penalty(Penalty {
-                threshold,
-                fall,
-                counts_denied,
-                ceiling: None,
-                ban: None,
-                longest: None,
-                forgive_after: None,
-                counts: Cost,
-            }) => make(Self::Penalty {
-                threshold,
-                fall,
-                counts_denied,
-            }),
-            Limit::Throttle(_)
-            | Limit::FixedWindow(_)
-            | Limit::SlidingWindow(_)
-            | Limit::TokenBucket(_)
-            | Limit::MaxConcurrency(_)
-            | Limit::Penalty(_) => make(Self::OfPolicy(policy.clone())),
-        }
-    }
-
-    /// The limit, which is at this index of its policy.
-    pub(super) fn limit(&self, index: usize) -> Limit {
-        match *self {
-            Self::Throttle { interval, burst } => Throttle::every(interval).burst(burst).into(),
-            Self::FixedWindow {
-                limit,
-                period,
-                align,
-            } => FixedWindow::new(limit, period).align(align).into(),
-            Self::SlidingWindow {
-                limit,
-                period,
-                method,
-            } => SlidingWindow {
-                method,
-                ..SlidingWindow::log(limit, period)
-            }
-            .into(),
-            Self::TokenBucket {
-                rate,
-                burst,
-                each_period,
-            } => TokenBucket {
-                each_period,
-                ..TokenBucket::new(rate, burst)
-            }
-            .into(),
-            Self::MaxConcurrency { limit, ttl } => MaxConcurrency {
-                ttl,
-                ..MaxConcurrency::new(limit)
-            }
-            .into(),
-            Self::Penalty {
-                threshold,
-                fall,
-                counts_denied,
-            } => Penalty {
-                counts_denied,
-                ..Penalty::falling(threshold, fall)
-            }
-            .into(),
-            Self::OfPolicy(ref policy) => policy.limits()[index],
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
