@@ -123,7 +123,10 @@ macro_rules! request_error {
             $($own)*
             /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so neither waiting nor a retry can
             /// help. The cost of a named unit is compared only with the limits that count it.
-            #[error("{}", display_exceeds(*cost, *max, limit))]
+            #[error(
+                "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}",
+                number = limit.description().name_of_capacity
+            )]
             ExceedsLimit {
                 /// The cost of the request, in what the limit counts.
                 cost: u64,
@@ -144,7 +147,7 @@ macro_rules! request_error {
             #[error("a cost of 0 takes nothing; ask for at least 1")]
             ZeroCost,
             /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
-            #[error("{}", display_no_ttl(*ttl, policy))]
+            #[error("the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl")]
             NoTtl {
                 /// The TTL of the request.
                 ttl: Duration,
@@ -271,19 +274,6 @@ request_error! {
         #[error("the store of the limiter was not asked")]
         NotAsked(#[source] Box<AcquireError>),
     }
-}
-
-fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
-    let number = limit.description().name_of_capacity;
-    format!(
-        "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}"
-    )
-}
-
-fn display_no_ttl(ttl: Duration, policy: &Policy) -> String {
-    format!(
-        "the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl"
-    )
 }
 
 fn display_retry(retry_after: Option<Duration>) -> String {
