@@ -52,28 +52,25 @@ impl Counts {
 pub struct Unit {
     /// In lower case.
     bytes: [u8; Self::MAX_LEN],
-    /// [`Unit::INVALID`] if the name is none.
-    len: u8,
+    is_valid: bool,
 }
 
 impl Unit {
     const MAX_LEN: usize = 31;
-    const INVALID: u8 = u8::MAX;
 
     /// Accepts any text, so that an error can show it. No limiter is built with a limit that counts an invalid unit.
     pub(crate) const fn new(name: &str) -> Self {
         let name = name.as_bytes();
         let mut unit = Self {
             bytes: [0; Self::MAX_LEN],
-            len: name.len() as u8,
+            is_valid: !name.is_empty()
+                && name.len() <= Self::MAX_LEN
+                && name[0].is_ascii_alphabetic(),
         };
-        if name.is_empty() || name.len() > Self::MAX_LEN || !name[0].is_ascii_alphabetic() {
-            unit.len = Self::INVALID;
-        }
         let mut at = 0;
         while at < name.len() && at < Self::MAX_LEN {
             if !matches!(name[at], b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-') {
-                unit.len = Self::INVALID;
+                unit.is_valid = false;
             }
             unit.bytes[at] = name[at].to_ascii_lowercase();
             at += 1;
@@ -82,20 +79,15 @@ impl Unit {
     }
 
     pub(crate) const fn is_valid(&self) -> bool {
-        self.len != Self::INVALID
+        self.is_valid
     }
 
     /// The name, in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let used = self
-            .bytes
-            .split(|byte| *byte == 0)
-            .next()
-            .unwrap_or_default();
-        let invalid_from =
-            std::str::from_utf8(used).map_or_else(|error| error.valid_up_to(), str::len);
-        std::str::from_utf8(&used[..invalid_from]).unwrap_or_default()
+        let used = self.bytes.split(|byte| *byte == 0).next();
+        let valid = used.and_then(|used| used.utf8_chunks().next());
+        valid.map_or("", |chunk| chunk.valid())
     }
 }
 

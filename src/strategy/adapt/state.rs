@@ -42,7 +42,7 @@ pub(crate) struct Sample {
 }
 
 /// The state is in floats, because the rules are heuristics: nothing is promised of the limit but its bounds.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct AdaptState {
     /// The limit that the rule has found; finite, within the bounds.
     pub(super) estimate: f64,
@@ -90,14 +90,7 @@ impl Adapt {
             estimate: limit as f64,
             limit,
             initial: limit,
-            skip: 0,
-            settling: 0,
-            probing: false,
-            rounds: 0,
-            probes: 0,
-            baseline: None,
-            round: Round::default(),
-            reported_at: Moment::START,
+            ..AdaptState::default()
         }
     }
 
