@@ -234,19 +234,12 @@ impl Decision {
         }
     }
 
-    /// The same decision behind waiting requests.
-    pub(crate) fn behind_others(self) -> Self {
+    /// The same decision behind waiting requests. A request after them has its `turn` then, if that is known.
+    pub(crate) fn behind_others(self, turn: Option<Moment>, now: Moment) -> Self {
         Self {
             allowed: false,
             remaining: 0,
-            ..self
-        }
-    }
-
-    /// The same decision, with the turn of the request after those that wait.
-    pub(crate) fn at_turn(self, turn: Moment, now: Moment) -> Self {
-        Self {
-            retry_after: Wait::until(turn, now),
+            retry_after: turn.map_or(self.retry_after, |turn| Wait::until(turn, now)),
             ..self
         }
     }

@@ -71,18 +71,6 @@ pub(crate) struct LimitReport {
     pub(crate) reset_at: Moment,
 }
 
-impl LimitReport {
-    /// The report of a limit that does not count this request.
-    pub(crate) fn unasked(now: Moment) -> Self {
-        Self {
-            denied_until: None,
-            remaining: u64::MAX,
-            ready_at: now,
-            reset_at: now,
-        }
-    }
-}
-
 /// The rule of one limit. `cost` is at least 1 and at most the capacity; `now` never steps back.
 pub(crate) trait Strategy {
     type State: Copy + std::fmt::Debug + From<StateWords> + Into<StateWords>;

@@ -285,8 +285,10 @@ impl Limits {
             if cost == 0 {
                 return (
                     LimitReport {
+                        denied_until: None,
+                        remaining: u64::MAX,
+                        ready_at: now,
                         reset_at: state.reset_at(now),
-                        ..LimitReport::unasked(now)
                     },
                     u64::MAX,
                 );
@@ -352,7 +354,7 @@ impl Limits {
     ) -> Decision {
         let decision = self.decide_held_back(resumes_at, now, ahead, costs);
         if ahead > 0 {
-            decision.behind_others()
+            decision.behind_others(None, now)
         } else {
             decision
         }

@@ -192,11 +192,7 @@ impl Outlook<'_> {
         if waiters.queue.is_empty() {
             return decision;
         }
-        let decision = decision.behind_others();
-        match self.turn_before(None, now, costs) {
-            Some(turn) => decision.at_turn(turn, now),
-            None => decision,
-        }
+        decision.behind_others(self.turn_before(None, now, costs), now)
     }
 
     /// The largest cost that [`Outlook::check`] allows.
