@@ -97,12 +97,6 @@ impl Limit {
         with_limit!(self, |limit| limit.checked(since_epoch).map(Into::into))
     }
 
-    /// Whether it is a rate whose state is one number. A store need not keep the past grants of such a limit.
-    #[cfg(any(test, feature = "conformance"))]
-    pub(crate) fn is_pace(&self) -> bool {
-        matches!(self.checked(Duration::ZERO), Ok(LimitRule::Pace(_)))
-    }
-
     /// Whether it counts units in flight.
     pub(crate) fn counts_places(&self) -> bool {
         self.description().guards == Guards::Capacity

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::fault::{Outcome, same};
 use super::holder::Holder;
 use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, Reply, Settlement};
+use crate::policy::Limit;
 use crate::store::{Decided, Rules, Store};
 
 /// With every kind of limit, so short that time passes for them between the calls, and with times of whole microseconds.
@@ -117,7 +118,7 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
         let actual = actual.iter().zip(charged).zip(call.policy.limits());
         let actual = actual.map(|((actual, charged), limit)| {
             // A store need not know the past grants of a pace.
-            if limit.is_pace() {
+            if matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)) {
                 *actual.max(charged)
             } else {
                 *actual

@@ -273,7 +273,7 @@ fn random_call(
         let mut actual = random.costs(policy);
         for ((limit, charged), actual) in policy.limits().iter().zip(&charged).zip(&mut actual) {
             // A pace of the store knows less of its past than the ledger's.
-            if limit.is_pace() && granted_at < now {
+            if matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)) && granted_at < now {
                 *actual = (*actual).max(*charged);
             }
         }

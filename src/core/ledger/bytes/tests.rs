@@ -36,7 +36,10 @@ fn plan(policy: &Policy) -> Arc<Plan> {
 }
 
 fn has_pace(policy: &Policy) -> bool {
-    policy.limits().iter().any(Limit::is_pace)
+    policy
+        .limits()
+        .iter()
+        .any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)))
 }
 
 #[derive(Debug, Clone)]
