@@ -206,6 +206,16 @@ impl WindowRule {
         }
     }
 
+    /// `window` without `cost` of its units. An empty window that a grant has opened is forgotten: the next grant opens another.
+    fn lowered(&self, window: WindowState, cost: u64) -> WindowState {
+        let used = window.used.saturating_sub(cost);
+        if used == 0 && self.phase.is_none() {
+            WindowState::default()
+        } else {
+            WindowState { used, ..window }
+        }
+    }
+
     /// When the `units`-th unit after those of `window` can be admitted, if each window is filled.
     fn when(&self, window: WindowState, now: Moment, units: u128) -> Moment {
         let total = u128::from(window.used) + units;
@@ -269,12 +279,7 @@ impl Strategy for WindowRule {
 
     fn forgive(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
         let window = self.current(state, now);
-        let used = window.used.saturating_sub(cost);
-        if used == 0 && self.phase.is_none() {
-            WindowState::default()
-        } else {
-            WindowState { used, ..window }
-        }
+        self.lowered(window, cost)
     }
 
     /// Only while the window of the grant is still the latest.
@@ -282,12 +287,7 @@ impl Strategy for WindowRule {
         if at < state.ends.minus(self.period) || at >= state.ends {
             return state;
         }
-        let used = state.used.saturating_sub(cost);
-        if used == 0 && self.phase.is_none() {
-            // As if the window had never been opened: the next grant opens another.
-            return WindowState::default();
-        }
-        WindowState { used, ..state }
+        self.lowered(state, cost)
     }
 
     /// What a window of other parameters takes over. Where both open with a grant, the window stays open for as long as

@@ -77,12 +77,6 @@ impl CounterRule {
         u128::from(rolled.previous) * u128::from(to_go)
     }
 
-    /// The rest of the limit, in units times nanoseconds.
-    #[inline(always)]
-    fn room(&self, rolled: CounterState, now: Moment) -> u128 {
-        (u128::from(self.limit) * u128::from(self.period)).saturating_sub(self.weight(rolled, now))
-    }
-
     /// Whether the units of the previous window that still weigh fit beside the present ones and `cost`.
     #[inline(always)]
     fn has_room(&self, rolled: CounterState, now: Moment, cost: u64) -> bool {
@@ -154,7 +148,9 @@ impl Strategy for CounterRule {
     }
 
     fn remaining(&self, state: CounterState, now: Moment) -> u64 {
-        quotient(self.room(self.rolled(state, now), now), self.period)
+        let whole = u128::from(self.limit) * u128::from(self.period);
+        let room = whole.saturating_sub(self.weight(self.rolled(state, now), now));
+        quotient(room, self.period)
     }
 
     fn usage(&self, state: CounterState, now: Moment) -> Usage {

@@ -250,7 +250,7 @@ fn the_guess_is_off_by_a_few_percent_under_random_traffic() {
             {
                 log.pop_front();
             }
-            let guess = limit - rule.room(rule.rolled(state, instant), instant) as f64 / period;
+            let guess = rule.weight(rule.rolled(state, instant), instant) as f64 / period;
             off += (guess - log.len() as f64).abs();
             if let Ok(next) = rule.decide(state, instant, 1) {
                 state = next;
