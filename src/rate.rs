@@ -61,18 +61,6 @@ impl Rate {
     pub const fn per_day(units: u64) -> Self {
         Self::new(units, Duration::from_secs(24 * 3_600))
     }
-
-    /// The time in which the rate brings `units`.
-    pub(crate) fn time_of(&self, units: u64) -> Duration {
-        let nanos = self.period.as_nanos().saturating_mul(u128::from(units));
-        let each = self.units.max(1);
-        // Dividing 128 bits is slow.
-        let nanos = u64::try_from(nanos).map_or_else(
-            |_| nanos / u128::from(each),
-            |nanos| u128::from(nanos / each),
-        );
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
 }
 
 getters!(Rate {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::Fault;
+use super::usage::quotient;
+use crate::rate::Rate;
 
 /// What a limit guards. It decides what a denial by the limit means to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,12 @@ impl Description {
             bans: false,
         }
     }
+}
+
+/// The time in which the rate brings `units`.
+pub(super) fn time_to_bring(units: u64, rate: Rate) -> Duration {
+    let nanos = rate.period().as_nanos().saturating_mul(units.into());
+    Duration::from_nanos(quotient(nanos, rate.units().max(1)))
 }
 
 /// What other modules need from a limit besides its decisions: its description, its check, and its times for header fields.

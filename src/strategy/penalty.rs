@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, rate_units, span};
 use super::counts::counts;
+use super::description::time_to_bring;
 use super::usage::carried_age;
 use super::{Counts, Describe, Description, Guards, Moment, Ratio, StateWords, Strategy, Usage};
 use crate::rate::Rate;
@@ -250,7 +251,7 @@ impl Describe for Penalty {
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {
-        Some(self.get_fall()?.time_of(capacity))
+        Some(time_to_bring(capacity, self.get_fall()?))
     }
 
     /// Excludes the time until it forgives bans, because no client has to wait for it.

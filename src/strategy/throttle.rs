@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::counts::counts;
+use super::description::time_to_bring;
 use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
@@ -111,7 +112,7 @@ impl Describe for Throttle {
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {
-        Some(Rate::new(1, self.interval).time_of(capacity))
+        Some(time_to_bring(capacity, Rate::new(1, self.interval)))
     }
 
     #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::counts::counts;
+use super::description::time_to_bring;
 use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
@@ -146,7 +147,7 @@ impl Describe for TokenBucket {
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {
-        Some(self.rate.time_of(capacity))
+        Some(time_to_bring(capacity, self.rate))
     }
 
     #[cfg(test)]
