@@ -43,7 +43,7 @@ impl PaceRule {
     /// Refilled continuously, `units` every `period` nanoseconds, `burst` at most; `initial` when new. `None` when an empty
     /// bucket takes longer to fill than [`MAX_SPAN_NANOS`]. No number but `initial` is zero.
     pub(crate) fn continuous(units: u64, period: u64, burst: u64, initial: u64) -> Option<Self> {
-        let shared = gcd(units, period);
+        let shared = gcd(units.into(), period.into()) as u64; // not more than the units
         Self::new(1, units / shared, period / shared, burst, initial)
     }
 
@@ -345,7 +345,7 @@ impl Strategy for PaceRule {
 }
 
 /// The greatest common divisor.
-pub(crate) fn gcd(a: u64, b: u64) -> u64 {
+pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

@@ -75,6 +75,6 @@ fn whole_units(decimal: &str) -> Option<(u64, u64)> {
         .ok()?
         .checked_mul(periods)?
         .checked_add(fraction.parse().ok()?)?;
-    let divisor = gcd(units, periods);
+    let divisor = gcd(units.into(), periods.into()) as u64; // not more than the periods
     Some((units / divisor, periods / divisor))
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::names::NAME;
 use crate::error::StoreError;
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Align, FixedWindow, Penalty, SlidingMethod, SlidingWindow, TokenBucket};
+use crate::strategy::{
+    Align, FixedWindow, Penalty, SlidingMethod, SlidingWindow, TokenBucket, gcd,
+};
 
 /// The layout of a state. A store of another version finds it damaged.
 const VERSION: &str = "\\001";
@@ -348,8 +350,4 @@ fn whole_micros(time: Duration) -> Result<String, &'static str> {
     } else {
         Err(NOT_WHOLE)
     }
-}
-
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
