@@ -30,7 +30,7 @@ mod watch;
 pub(crate) use self::channels::answer::{FromGrant, TimedGrant};
 pub(crate) use self::channels::in_channel::try_acquire_all;
 pub(crate) use self::channels::request_options::{RequestOptions, nonzero_nanos};
-pub(crate) use self::keyed::{ActiveKey, AtRest, FinalTotals};
+pub(crate) use self::keyed::{AtRest, FinalTotals};
 pub(crate) use self::lock::watchers::Awaited;
 pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
 pub(crate) use self::store::StoreLink;

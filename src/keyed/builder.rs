@@ -14,7 +14,6 @@ use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
 use super::idle::{KeptHash, is_plain};
-use super::idle_state::MAX_WORDS;
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
 use super::shards::{Shards, WhenFull};
@@ -233,13 +232,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         since_epoch: Duration,
     ) -> KeyTable<K, W, H> {
         let (policy, tiered) = (plan.policy().clone(), self.tier_of.is_some());
-        let words = match (self.settles, tiered) {
-            (true, _) => 0, // every permit has a handle of its limiter, so no key is idle
-            (false, true) => W - 1,
-            (false, false) => W,
+        let words = if self.settles {
+            0 // every permit has a handle of its limiter, so no key is idle
+        } else {
+            W - usize::from(tiered)
         };
-        let width = plan.width().filter(|_| !self.settles && !tiered);
-        let decides_at_once = width.is_some_and(|width| width <= MAX_WORDS);
+        let decides_at_once = !tiered && plan.width().is_some_and(|width| width <= words);
         let observed = self.observers.is_some();
         let observer = KeyedObservers {
             name: self.name.clone(),

@@ -56,9 +56,7 @@ pub(super) struct IdleState<'a> {
 impl IdleState<'_> {
     /// Resets the state.
     pub(super) fn reset(&mut self, now: Moment) {
-        for (rule, at) in self.plan.words() {
-            store(self.words, rule, at, rule.initial(now));
-        }
+        self.change(|rule, _| rule.initial(now));
     }
 
     /// Sets other states, one for each limit.

@@ -19,7 +19,7 @@ use super::idle::{Active, Idle, KeptHash, KeyEntry, KeyRef};
 use super::idle_state::{IdleKey, IdleState, KeyWord};
 use super::probing::Probing;
 use super::snapshot::KeySnapshot;
-use super::tier::{Tier, Tiers};
+use super::tier::Tiers;
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
@@ -290,17 +290,14 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
     }
 
-    /// Takes an idle key out, for a manager of its tier or of another.
-    pub(super) fn take_idle(
-        &mut self,
-        slot: usize,
-        tier: Option<Tier>,
-        now: Moment,
-    ) -> Option<(K, Gate)> {
+    /// Takes an idle key out, for a manager of this tier, which may be another one. Usage carries over.
+    pub(super) fn take_idle(&mut self, slot: usize, tier: usize, now: Moment) -> Option<(K, Gate)> {
+        let former = self.tier_at(slot);
         let fence = self.fence;
         let mut gate = self.key_state(slot)?.gate(fence, now);
-        if let Some(tier) = tier {
-            gate.set_plan(Arc::clone(tier.plan()), now, UsageCarryOver::AsIs);
+        if tier != former {
+            let plan = Arc::clone(self.tiers.get(tier).plan());
+            gate.set_plan(plan, now, UsageCarryOver::AsIs);
         }
         Some((self.remove_idle(slot)?, gate))
     }
@@ -363,24 +360,24 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         most: usize,
         removed: &mut Removed<K>,
     ) -> Option<(K, Moment)> {
-        let mut soonest: Option<(Moment, usize)> = None;
+        let mut soonest: Option<(usize, AtRest)> = None;
         for sample in 0..most.min(self.active.len()) {
             if sample >= samples && soonest.is_some() {
                 break;
             }
             let slot = self.next_active()?;
-            let reset_at = self
+            let rest = self
                 .unshared(slot)
-                .and_then(|manager| manager.active_key().rest())
-                .map(|rest| rest.reset_at);
-            if let Some(reset_at) = reset_at
-                && soonest.is_none_or(|soonest| reset_at < soonest.0)
+                .and_then(|manager| manager.active_key().rest());
+            if let Some(rest) = rest
+                && soonest
+                    .as_ref()
+                    .is_none_or(|(_, soonest)| rest.reset_at < soonest.reset_at)
             {
-                soonest = Some((reset_at, slot));
+                soonest = Some((slot, rest));
             }
         }
-        let (reset_at, slot) = soonest?;
-        let last = self.unshared(slot)?.active_key().rest()?.last;
+        let (slot, AtRest { reset_at, last, .. }) = soonest?;
         Some((self.remove_active(slot, last, removed)?.1, reset_at))
     }
 

@@ -41,11 +41,14 @@ impl<K: Send + Sync + 'static> KeyedShared<K> {
         key: &(impl KeyRef<K> + ?Sized),
         kinds: impl IntoIterator<Item = EventKind>,
     ) {
+        let Some(observer) = &self.observer else {
+            return;
+        };
         contain_panic(|| {
             let key = key.to_key();
-            kinds
-                .into_iter()
-                .for_each(|kind| self.tell(Some(&key), || kind));
+            for kind in kinds {
+                observer.emit(Some(&key), &kind);
+            }
         });
     }
 }

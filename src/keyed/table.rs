@@ -268,34 +268,24 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     pub(super) fn penalize<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) -> bool {
-        let charge = |mut idle: IdleKey<'_>| {
-            idle.state.charge(idle.now, units);
-            Some(())
-        };
-        match self.enter(key, Purpose::Change, charge) {
-            Ok(Entered::Idle(())) => true,
-            Ok(Entered::Active(manager)) => {
-                manager.charge(units);
-                true
-            }
-            Ok(Entered::Absent { .. }) => {
-                self.too_many(key);
-                false
-            }
-            Err(_) => false,
-        }
+        let charge = |mut idle: IdleKey<'_>| idle.state.charge(idle.now, units);
+        self.visit(key, Purpose::Change, charge, |manager| {
+            manager.charge(units);
+        })
+        .is_some()
     }
 
     pub(super) fn reward<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) {
         let forgive = |mut idle: IdleKey<'_>| idle.state.forgive(idle.now, units);
-        self.update_known(key, forgive, |manager| {
+        self.visit(key, Purpose::Look, forgive, |manager| {
             manager.control(|schedule, now, effects| schedule.forgive(now, units, effects));
         });
     }
 
     pub(super) fn reset<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> bool {
-        self.update_known(
+        self.visit(
             key,
+            Purpose::Look,
             |mut idle| idle.state.reset(idle.now),
             |manager| {
                 manager.control(Schedule::reset);
@@ -305,8 +295,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     pub(super) fn snapshot<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> Option<KeySnapshot> {
-        self.update_known(
+        self.visit(
             key,
+            Purpose::Look,
             |idle| KeySnapshot::of_idle(&idle.state, idle.hold, idle.now),
             KeySnapshot::of_active,
         )
@@ -368,17 +359,23 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.changes.end(number);
     }
 
-    /// Changes a known key.
-    fn update_known<R>(
+    /// Reads or changes a key, idle or active. `None`: it is unknown and stays so, or the policy of its tier is invalid.
+    fn visit<R>(
         &self,
         key: &(impl KeyRef<K> + ?Sized),
+        purpose: Purpose,
         mut idle: impl FnMut(IdleKey<'_>) -> R,
         active: impl FnOnce(&Arc<Manager>) -> R,
     ) -> Option<R> {
-        match self.enter(key, Purpose::Look, |key| Some(idle(key))).ok()? {
+        match self.enter(key, purpose, |key| Some(idle(key))).ok()? {
             Entered::Idle(result) => Some(result),
             Entered::Active(manager) => Some(active(&manager)),
-            Entered::Absent { .. } => None,
+            Entered::Absent { .. } => {
+                if purpose == Purpose::Change {
+                    self.too_many(key);
+                }
+                None
+            }
         }
     }
 

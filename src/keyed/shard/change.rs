@@ -6,14 +6,16 @@ use std::sync::Arc;
 use super::{Removed, Shard};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
+use crate::core::effects::Effects;
 use crate::core::gate::plan::Plan;
+use crate::core::schedule::Schedule;
 use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::keyed::idle::KeptHash;
 use crate::keyed::probing::Probing;
 use crate::keyed::shared::KeyedShared;
 use crate::keyed::tier::Tier;
 use crate::lock::Lock;
-use crate::manager::{ActiveKey, Manager, Unapplied};
+use crate::manager::{Manager, Unapplied};
 use crate::observe::Observers;
 use crate::strategy::Moment;
 
@@ -109,43 +111,32 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         match change {
             Change::Close { drains } => {
                 self.hold_mut().closed = true;
-                self.change_managers(changed, |key| {
-                    key.change_later(|schedule, now, effects| {
-                        schedule.close(now, *drains, effects);
-                    })
+                self.change_managers(change, changed, |schedule, now, effects| {
+                    schedule.close(now, *drains, effects);
                 });
             }
             Change::Pause(nanos) => {
                 let hold = self.hold_mut();
                 hold.paused_until = hold.paused_until.max(Some(now.plus(*nanos)));
-                self.change_managers(changed, |key| {
-                    key.change_later(|schedule, now, effects| {
-                        let until = now.plus(*nanos);
-                        schedule.pause(now, PauseScope::AllKeys, until, effects);
-                    })
+                self.change_managers(change, changed, |schedule, now, effects| {
+                    let until = now.plus(*nanos);
+                    schedule.pause(now, PauseScope::AllKeys, until, effects);
                 });
             }
             Change::Resume => {
-                self.hold
-                    .iter_mut()
-                    .for_each(|hold| hold.paused_until = None);
+                if let Some(hold) = &mut self.hold {
+                    hold.paused_until = None;
+                }
                 self.hold_at(now);
-                self.change_managers(changed, |key| {
-                    if key.is_only_a_word() {
-                        return None; // it was never paused
-                    }
-                    key.change_later(|schedule, now, effects| {
-                        schedule.resume(now, PauseScope::AllKeys, effects);
-                    })
+                self.change_managers(change, changed, |schedule, now, effects| {
+                    schedule.resume(now, PauseScope::AllKeys, effects);
                 });
             }
             Change::SetPlan(plan, carry) => {
                 let former = self.tiers.replace_own(plan.deep_clone());
                 let own = Arc::clone(self.tiers.own().plan());
-                self.change_managers(changed, |key| {
-                    key.change_later(|schedule, now, effects| {
-                        schedule.set_plan(now, Arc::clone(&own), *carry, effects);
-                    })
+                self.change_managers(change, changed, |schedule, now, effects| {
+                    schedule.set_plan(now, Arc::clone(&own), *carry, effects);
                 });
                 self.plan = self.tiers.fits(0).then(|| Arc::clone(plan));
                 if self.plan.is_some() {
@@ -174,15 +165,22 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
+    /// Gives each manager the input of this change.
     fn change_managers(
         &self,
+        change: &Change,
         changed: &mut Changed<K>,
-        change: impl Fn(ActiveKey<'_>) -> Option<Unapplied>,
+        input: impl Fn(&mut Schedule, Moment, &mut Effects),
     ) {
         for manager in self.active.iter().map(|active| &active.value) {
-            changed.managers.extend(
-                change(manager.active_key()).map(|unapplied| (Arc::clone(manager), unapplied)),
-            );
+            let key = manager.active_key();
+            if matches!(change, Change::Resume) && key.is_only_a_word() {
+                continue; // it was never paused
+            }
+            let unapplied = key.change_later(&input);
+            changed
+                .managers
+                .extend(unapplied.map(|unapplied| (Arc::clone(manager), unapplied)));
         }
     }
 

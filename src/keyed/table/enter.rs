@@ -169,17 +169,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 }
             }
         };
-        let other = match tier {
-            tier if tier == shard.tier_at(slot) => None,
-            tier if shard.tiers.fits(tier) => {
-                after_unlock.changed =
-                    Some([shard.policy_at(slot), shard.tiers.get(tier).policy].into());
-                shard.change_tier(slot, tier, now);
-                None
-            }
-            tier => Some(shard.tiers.get(tier)),
-        };
-        if other.is_none()
+        let changed = (tier != shard.tier_at(slot))
+            .then(|| [shard.policy_at(slot), shard.tiers.get(tier).policy].into());
+        let can_stay_idle = changed.is_none() || shard.tiers.fits(tier);
+        if changed.is_some() && can_stay_idle {
+            shard.change_tier(slot, tier, now);
+            after_unlock.changed = changed.clone();
+        }
+        if can_stay_idle
             && let Some(idle) = shard.idle_key(slot, hold, now)
             && let Some(result) = ask(idle)
         {
@@ -192,16 +189,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             };
             observer = take(&mut copies.observer);
         }
-        if let Some(other) = &other {
-            after_unlock.changed = Some([shard.policy_at(slot), other.policy.clone()].into());
-        }
-        let common = other
-            .clone()
-            .unwrap_or_else(|| shard.tiers.get(shard.tier_at(slot)))
-            .common;
-        let Some((key, gate)) = shard.take_idle(slot, other, now) else {
+        after_unlock.changed = changed;
+        let Some((key, gate)) = shard.take_idle(slot, tier, now) else {
             return Ok(None);
         };
+        let common = shard.tiers.get(tier).common;
         let number = self.shared.next_number();
         let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
         shard.insert_active(hash, key, Arc::clone(&manager));
@@ -241,10 +233,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         if let Some((manager, tier)) = tier {
             manager.active_key().apply_policy(&tier.policy, tier.plan());
         }
-        if let Some([from, to]) = changed
-            .map(|changed| *changed)
-            .filter(|_| self.shared.observer.is_some())
-        {
+        if let Some(changed) = changed {
+            let [from, to] = *changed;
             self.shared
                 .emit_of_idle(key, [EventKind::PolicyChanged { from, to }]);
         }
