@@ -13,7 +13,7 @@ use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, OwnDrivers, PerLimiter, PerPlan, TimeSource, TimerHost};
+use crate::manager::{Clock, Manager, PerLimiter, PerPlan, TimeSource, TimerHost};
 use crate::observe::{LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -317,7 +317,7 @@ impl LimiterBuilder {
         let origin = PerLimiter {
             name: self.name,
             since_epoch,
-            timer_host: TimerHost::Own(OwnDrivers::new(self.precise_timer)),
+            timer_host: TimerHost::own(self.precise_timer),
         };
         let options = Options {
             observed: self.observer.is_some(),

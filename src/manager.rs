@@ -37,6 +37,6 @@ pub(crate) use self::store::StoreLink;
 pub(crate) use self::time::clock::{Clock, ClockOrigin};
 pub(crate) use self::time::shared_driver::SharedDriver;
 pub(crate) use self::time::time_source::TimeSource;
-pub(crate) use self::time::timer_host::{OwnDrivers, TimerHost};
+pub(crate) use self::time::timer_host::TimerHost;
 pub(crate) use self::visit::Unapplied;
 pub(crate) use self::watch::Watch;

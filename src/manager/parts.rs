@@ -110,7 +110,7 @@ impl PerPlan {
         id_prefix: u64,
         clock: Clock,
     ) -> Self {
-        let is_registered = matches!(origin.timer_host, TimerHost::Own(_));
+        let is_registered = matches!(origin.timer_host, TimerHost::Own { .. });
         Self {
             registered: is_registered.then(|| Registered::new(&clock)),
             time_source: clock.source(),

@@ -3,7 +3,6 @@
 //! It sleeps until the next instant that matters, or without a timer, and is woken early when that changes. It holds what it drives
 //! only while it runs it, and ends when that was dropped.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime::{self, Handle};
@@ -47,21 +46,18 @@ async fn drive<D: Driven>(driver: Driver<D>) {
         let Some(driven) = driver.driven.upgrade() else {
             return;
         };
-        match catch_unwind(AssertUnwindSafe(|| driven.run_due())) {
-            Err(panic) => {
-                std::mem::forget(panic); // its drop may panic too
-                yield_now().await; // endless panics must not occupy the runtime's worker for ever
-            }
-            Ok(Next::Continue) => yield_now().await,
-            Ok(Next::Sleep(Some(_))) if timers::are_missing_in(driver.runtime) => return,
-            Ok(Next::Sleep(Some(at))) => {
+        match driven.run_due_contained() {
+            // Endless panics, too, must not occupy the runtime's worker for ever.
+            None | Some(Next::Continue) => yield_now().await,
+            Some(Next::Sleep(Some(_))) if timers::are_missing_in(driver.runtime) => return,
+            Some(Next::Sleep(Some(at))) => {
                 if driver.precise {
                     timekeeper::run_at(at, driver.driven.clone(), &driver.wakeup);
                 }
                 drop(timeout_at(at, woken).await);
             }
-            Ok(Next::Sleep(None)) => woken.await,
-            Ok(Next::End) => return,
+            Some(Next::Sleep(None)) => woken.await,
+            Some(Next::End) => return,
         }
     }
 }

@@ -1,4 +1,6 @@
 //! The processor's time stamp counter as a clock.
+//!
+//! The crate quanta reads the counter, because an instruction for that needs unsafe code, and measures how fast it counts.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

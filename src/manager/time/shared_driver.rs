@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime::{self, Handle};
@@ -166,8 +165,8 @@ impl<D: Driven> SharedDriver<D> {
         }
     }
 
-    /// The manager is due again at that time, unless it was called after its run. Of two runs at once, in the task and by the
-    /// timekeeper, the earlier time stands.
+    /// The manager is due again at that time, unless it was called after its run. If the task and the timekeeper run the
+    /// manager at once, the earlier of their two times is kept.
     fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
         let addr = addr(manager);
         let mut runtimes = self.runtimes.lock();
@@ -238,18 +237,17 @@ impl<D: Driven> Driven for Task<D> {
                 Ok(manager) => manager,
                 Err(at) => return Next::Sleep(at),
             };
-            let run = catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due()));
-            let at = match &run {
-                Ok(Next::Sleep(at)) => *at,
-                Ok(Next::End) => None,
+            let run = Arc::clone(&manager).run_due_contained();
+            let at = match run {
+                Some(Next::Sleep(at)) => at,
+                Some(Next::End) => None,
                 // After a panic, it is run after the managers that are late.
-                Ok(Next::Continue) | Err(_) => Some(Instant::now()),
+                Some(Next::Continue) | None => Some(Instant::now()),
             };
             shared_driver.plan(self.runtime, &*manager, at);
             // These may be the last handles: then the key goes with them, whose drop may panic.
             contain_panic(|| drop((manager, shared_driver)));
-            if let Err(panic) = run {
-                std::mem::forget(panic); // its drop may panic too
+            if run.is_none() {
                 break; // endless panics must not occupy the runtime's worker for ever
             }
         }

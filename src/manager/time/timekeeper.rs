@@ -10,7 +10,6 @@
 //! Crates that sleep precisely do not fit, since such a sleep does not end when an earlier instant is announced.
 
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -67,8 +66,8 @@ static HAS_THREAD: LazyLock<bool> = LazyLock::new(|| {
     thread.spawn(|| TIMEKEEPER.keep()).is_ok()
 });
 
-/// Runs the manager at that instant of the present runtime's clock, if that is the system's. Of several instants, the earliest
-/// stands: what was to be done at another one may have been announced in another thread.
+/// Runs the manager at that instant of the present runtime's clock, if that is the system's. If several instants were announced,
+/// the manager runs at the earliest one: another thread may have announced it.
 pub(in crate::manager) fn run_at<D: Driven>(
     at: tokio::time::Instant,
     driven: Weak<D>,
@@ -116,12 +115,11 @@ impl Appointment {
             self.wakeup.notify_waiters();
             return None;
         }
-        match catch_unwind(AssertUnwindSafe(|| driven.run_due())) {
-            Ok(Next::Sleep(next)) => next.map(tokio::time::Instant::into_std),
-            Ok(Next::Continue) => Some(Instant::now()),
-            Ok(Next::End) => None,
-            Err(panic) => {
-                std::mem::forget(panic); // its drop may panic too
+        match driven.run_due_contained() {
+            Some(Next::Sleep(next)) => next.map(tokio::time::Instant::into_std),
+            Some(Next::Continue) => Some(Instant::now()),
+            Some(Next::End) => None,
+            None => {
                 self.wakeup.notify_waiters();
                 None
             }
@@ -130,7 +128,7 @@ impl Appointment {
 }
 
 impl Calendar {
-    /// Returns the appointment that does not stand, if there are two.
+    /// Enters an appointment. If the manager has one already, keeps the earlier one and returns the other.
     fn enter(&mut self, at: Instant, appointment: Appointment) -> Option<Appointment> {
         let address = appointment.address();
         let mut former = None;

@@ -20,34 +20,29 @@ use super::timekeeper;
 #[derive(Debug)]
 pub(crate) enum TimerHost<D: Driven> {
     /// A driver of its own in each runtime.
-    Own(OwnDrivers),
+    Own {
+        /// Wakes the drivers before their timers do.
+        wakeup: Arc<Notify>,
+        /// Whether the [timekeeper] comes before them.
+        precise: bool,
+    },
     SharedDriver(Arc<SharedDriver<D>>),
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct OwnDrivers {
-    /// Wakes the drivers before their timers do.
-    wakeup: Arc<Notify>,
-    /// Whether the [timekeeper] comes before them.
-    precise: bool,
-}
-
-impl OwnDrivers {
-    pub(crate) fn new(precise: bool) -> Self {
-        Self {
+impl<D: Driven> TimerHost<D> {
+    pub(crate) fn own(precise: bool) -> Self {
+        Self::Own {
+            wakeup: Arc::default(),
             precise,
-            ..Self::default()
         }
     }
-}
 
-impl<D: Driven> TimerHost<D> {
     /// Starts a driver in the runtime. Must be called in that runtime, outside every lock: a runtime that is shutting down drops the
     /// driver at once, and its drop locks.
     #[cold]
     pub(in crate::manager) fn start(&self, driven: &Arc<D>, runtime: Handle) {
         match self {
-            Self::Own(OwnDrivers { wakeup, precise }) => {
+            Self::Own { wakeup, precise } => {
                 driver::spawn(driven, &runtime, wakeup, *precise);
             }
             Self::SharedDriver(shared_driver) => shared_driver.enlist(driven, &runtime),
@@ -57,7 +52,7 @@ impl<D: Driven> TimerHost<D> {
     /// Wakes the drivers before their timers do.
     pub(in crate::manager) fn wake(&self, driven: &D) {
         match self {
-            Self::Own(drivers) => drivers.wakeup.notify_waiters(),
+            Self::Own { wakeup, .. } => wakeup.notify_waiters(),
             Self::SharedDriver(shared_driver) => shared_driver.call(driven),
         }
     }
@@ -65,9 +60,9 @@ impl<D: Driven> TimerHost<D> {
     /// The manager was dropped.
     pub(in crate::manager) fn dismiss(&self, driven: &D) {
         match self {
-            Self::Own(drivers) => {
-                drivers.wakeup.notify_waiters(); // the drivers then find no manager and end
-                if drivers.precise {
+            Self::Own { wakeup, precise } => {
+                wakeup.notify_waiters(); // the drivers then find no manager and end
+                if *precise {
                     timekeeper::dismiss(driven, None);
                 }
             }
@@ -135,7 +130,7 @@ mod tests {
 
     fn hosts() -> [TimerHost<PanicsAtFirst>; 2] {
         [
-            TimerHost::Own(OwnDrivers::default()),
+            TimerHost::own(false),
             TimerHost::SharedDriver(SharedDriver::new(false)),
         ]
     }
