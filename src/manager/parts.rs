@@ -20,7 +20,7 @@ use crate::core::word::packed_rate::MAX_PLACES;
 use crate::event::EventKind;
 use crate::lock::Lock;
 use crate::manager::channels::request_options::RequestOptions;
-use crate::manager::lock::guard::{self, Guarded, Source};
+use crate::manager::lock::guard::{self, Guarded, PeekGuard, Source};
 use crate::manager::lock::state::State;
 use crate::manager::lock::word::{Kind, WordRate};
 use crate::manager::time::clock::{Clock, ClockOrigin};
@@ -34,11 +34,9 @@ use crate::strategy::Moment;
 /// The state under the lock. While it exists, the [word](crate::manager::lock::word) is shut.
 pub(super) type Locked<'a> = guard::Locked<'a, PerPlan>;
 
-/// The state under the lock, behind an open word.
-pub(super) type PeekGuard<'a> = guard::PeekGuard<'a, State>;
-
 /// The manager of one limiter or one key. As long as no request of a key with plain places has waited, this is all of its manager:
-/// with the counts of the `Arc` around it, one cache line.
+/// with the counts of the `Arc` around it, one cache line. With a state from the start, each of a million keys with a place in use
+/// would take about 480 bytes instead of 91 (W5 in BENCHMARKS.md).
 #[derive(Debug)]
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
@@ -295,11 +293,6 @@ impl Manager {
         self.common().origin.name.as_ref()
     }
 
-    /// The way to the store, where the limits are in one.
-    pub(super) fn store_link(&self) -> Option<&Arc<StoreLink>> {
-        self.common().store_link.as_ref()
-    }
-
     pub(super) fn timer_host(&self) -> &TimerHost<Self> {
         &self.common().origin.timer_host
     }
@@ -330,7 +323,10 @@ impl Manager {
     /// A [peek](Guarded::peek) at the state, and the present moment; a word of a rate needs a `reading`. `None`, too, if that is
     /// behind the latest reading under the lock: it has lost a race, or is of another clock, so the clock must be read again.
     #[inline(always)]
-    pub(super) fn peek_at(&self, reading: Option<Reading>) -> Option<(PeekGuard<'_>, Moment)> {
+    pub(super) fn peek_at(
+        &self,
+        reading: Option<Reading>,
+    ) -> Option<(PeekGuard<'_, State>, Moment)> {
         let state = self.state.peek()?;
         let latest = state.clock.latest();
         let now = match self.state.word.kind() {
@@ -360,7 +356,11 @@ impl Manager {
     pub(super) fn report(&self, mut event: EventKind) {
         event.complete_id(self.id_prefix());
         let observer = &self.state.outside_lock().observer;
-        observer.emit(&LimiterEvent::new(self.name(), &event));
+        observer.emit(&LimiterEvent {
+            limiter: self.name(),
+            key: None,
+            kind: &event,
+        });
     }
 
     /// A request waits from now on. Returns what observers keep with it. Called outside every lock.
@@ -387,7 +387,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        if let Some(link) = self.store_link() {
+        if let Some(link) = &self.common().store_link {
             link.counted.lock().add(KeyTotals {
                 in_flight: 0,
                 queued: 0,

@@ -92,14 +92,6 @@ pub struct LimiterEvent<'a> {
 }
 
 impl<'a> LimiterEvent<'a> {
-    pub(crate) const fn new(limiter: Option<&'a Arc<str>>, kind: &'a EventKind) -> Self {
-        Self {
-            limiter,
-            key: None,
-            kind,
-        }
-    }
-
     /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {

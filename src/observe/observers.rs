@@ -65,8 +65,9 @@ impl KeyedObservers {
     pub(crate) fn emit<K: Send + Sync + 'static>(&self, key: Option<&K>, kind: &EventKind) {
         let key = key.map(|key| ObservedKey::new(key, self.format));
         self.observers.emit(&LimiterEvent {
+            limiter: self.name.as_ref(),
             key,
-            ..LimiterEvent::new(self.name.as_ref(), kind)
+            kind,
         });
     }
 

@@ -7,7 +7,7 @@ use crate::manager::parts::Manager;
 use crate::manager::time::clock::ClockOrigin;
 use crate::strategy::Moment;
 
-/// What a caller makes of a grant: a permit. It is made in place, because a copy of the grant's record would wait for its stores.
+/// A permit as it is made of a grant. It is made in place, because a copy of the grant would wait until its fields are written.
 pub(crate) trait FromGrant {
     /// Makes it of a grant that may hold a place.
     fn held(manager: &Arc<Manager>, granted: TimedGrant, cost: u64) -> Self;

@@ -214,10 +214,8 @@ impl<'a> InChannel<'a> {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut queued = Some(waker.clone());
-        let answer = self.enqueue(self.0.visit(), options, timeout, &mut queued, granted);
-        contain_panic(|| drop(queued)); // or the grant would be lost
-        answer
+        let queued = Some(waker.clone());
+        self.enqueue(self.0.visit(), options, timeout, queued, granted)
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`OutChannel::poll`](super::out_channel::OutChannel::poll) has
@@ -308,9 +306,7 @@ impl<'a> InChannel<'a> {
             }
         }
         let visit = Visit::new(self.0, state, now);
-        let answer = self.enqueue(visit, options, timeout, &mut queued, granted);
-        contain_panic(|| drop(queued)); // as above
-        answer
+        self.enqueue(visit, options, timeout, queued, granted)
     }
 
     /// The slow path of [`InChannel::acquire`], where the request is neither granted in place nor queued behind others. `timeout` in nanoseconds.
@@ -320,7 +316,7 @@ impl<'a> InChannel<'a> {
         visit: Visit<'_>,
         options: &RequestOptions,
         timeout: Option<u64>,
-        queued: &mut Option<Waker>,
+        mut queued: Option<Waker>,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut visit = visit.after_due();
@@ -338,23 +334,36 @@ impl<'a> InChannel<'a> {
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         state.forget_time_if_queue_is_empty();
         let request = options.request(deadline);
-        let answer = match state.schedule.request(*now, &request, queued, effects) {
-            Ok(Enqueued::Queued(id)) => {
-                state.time_begins_to_matter(Some(id), effects);
-                if state.has_driver(options.blocking) && effects.is_empty() {
-                    return Ok(Enqueued::Queued(id));
-                }
-                return visit.await_turn(id, options.cost);
+        let answer = state.schedule.request(*now, &request, &mut queued, effects);
+        if let Ok(Enqueued::Queued(id)) = answer {
+            state.time_begins_to_matter(Some(id), effects);
+            if state.has_driver(options.blocking) && effects.is_empty() {
+                return Ok(Enqueued::Queued(id));
             }
-            Ok(Enqueued::Granted(grant)) => {
-                granted.fill_in(grant, state.clock.origin());
-                Ok(Enqueued::Granted(()))
-            }
-            Err(refused) => Err(refused),
-        };
-        visit.end();
+        }
+        let answer = end_request(visit, answer, options.cost, granted);
+        contain_panic(|| drop(queued)); // or the grant would be lost
         answer
     }
+}
+
+/// Ends the visit of a request of `cost`: fills in its grant, or makes sure that a driver serves it while it waits.
+pub(in crate::manager) fn end_request(
+    visit: Visit<'_>,
+    answer: Result<Enqueued<Grant>, Refused>,
+    cost: u64,
+    granted: &mut TimedGrant,
+) -> Result<Enqueued<()>, Refused> {
+    let answer = match answer {
+        Ok(Enqueued::Queued(id)) => return visit.await_turn(id, cost),
+        Ok(Enqueued::Granted(grant)) => {
+            granted.fill_in(grant, visit.state.clock.origin());
+            Ok(Enqueued::Granted(()))
+        }
+        Err(refused) => Err(refused),
+    };
+    visit.end();
+    answer
 }
 
 /// Charges the costs to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not

@@ -15,6 +15,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::exchange::{Reply, Scope};
 use crate::manager::channels::answer::TimedGrant;
+use crate::manager::channels::in_channel::end_request;
 use crate::manager::channels::request_options::RequestOptions;
 use crate::manager::parts::Manager;
 use crate::snapshot::LimitStatus;
@@ -35,7 +36,7 @@ impl Manager {
 
 impl<'a> AtStore<'a> {
     pub(super) fn link(self) -> &'a Arc<StoreLink> {
-        self.0.store_link().expect(NO_STORE)
+        self.0.common().store_link.as_ref().expect(NO_STORE)
     }
 
     /// Gives the session an input, and does what it has changed for the waiters.
@@ -66,19 +67,7 @@ impl<'a> AtStore<'a> {
         let request = options.request(Moment::NEVER);
         let schedule = &mut visit.state.schedule;
         let tried = schedule.try_at_store(visit.now, &request, &mut waker, &mut visit.effects);
-        let tried = match tried {
-            Ok(Enqueued::Queued(id)) => visit.await_turn(id, options.cost),
-            Ok(Enqueued::Granted(grant)) => {
-                let origin = visit.state.clock.origin();
-                *granted = TimedGrant { grant, origin };
-                visit.end();
-                Ok(Enqueued::Granted(()))
-            }
-            Err(refused) => {
-                visit.end();
-                Err(refused)
-            }
-        };
+        let tried = end_request(visit, tried, options.cost, granted);
         contain_panic(|| drop(waker));
         tried
     }
@@ -114,11 +103,11 @@ impl<'a> AtStore<'a> {
         self.link().call(call).await.map_err(|failed| failed.error)
     }
 
-    /// Resets the limits of this key. What this process has charged before arrives before the reset, or never.
+    /// Resets the limits of this key. Charges that this process made before reach the store before the reset, or never.
     pub(crate) async fn reset(self, scope: Scope) -> Result<(), StoreError> {
         const OFTEN: Duration = Duration::from_millis(1);
         let link = self.link();
-        // Where the reset ends without success, also because its future is dropped, what was withheld for it is owed again.
+        // If the reset fails or its future is dropped, the session sends the charges that it has withheld for the reset.
         let _ends = OnDrop(|| self.change_session(|step| step.session.reset_ended()));
         if let Some(generation) = self.note_in_session(|step| step.session.reset_begins()) {
             let awaits = || self.note_in_session(|step| step.session.awaits_reply(generation));

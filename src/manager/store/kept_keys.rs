@@ -1,5 +1,6 @@
 //! The keys of a shared limiter that are kept while no handle uses them: those that are paused, closed, or denied by the store.
-//! Others are then forgotten. If denied keys were not kept, each request of a client that is denied again and again would be a call.
+//! Other keys are forgotten. If denied keys were not kept, each request of a client that is denied again and again would be a call to
+//! the store.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -93,7 +94,7 @@ impl KeptKeys {
         drop(resumed);
     }
 
-    /// No handle of the limiter is left that could lead to a key.
+    /// Drops all keys: no handle of the limiter is left that could lead to one.
     pub(crate) fn end(&self) {
         let _all = self.0.lock().take();
     }
