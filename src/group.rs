@@ -13,7 +13,7 @@ use futures_util::future::{Either, select, select_all};
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use crate::acquire::{OwnedTicket, PermitRequest, Reservation};
+use crate::acquire::{AcquireOwned, PermitRequest, Reservation};
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -289,18 +289,14 @@ impl LimiterGroup {
         let mut held: Vec<HeldMember> = Vec::with_capacity(order.len());
         loop {
             held.retain(|held| held.permit.renew());
-            match order
+            let missing = order
                 .iter()
-                .find(|&&member| held.iter().all(|held| held.member != member))
-            {
-                Some(&member) => {
-                    let granted = self
-                        .wait_for(member, options.clone(), deadline, &held)
-                        .await?;
-                    held.push(granted);
-                }
-                None => break,
-            }
+                .find(|&&member| held.iter().all(|held| held.member != member));
+            let Some(&member) = missing else { break };
+            let granted = self
+                .wait_for(member, options.clone(), deadline, &held)
+                .await?;
+            held.push(granted);
         }
         held.sort_unstable_by_key(|held| held.member);
         Ok(self.permit(held.into_iter().map(|held| held.permit.keep()).collect()))
@@ -318,8 +314,8 @@ impl LimiterGroup {
         if let Some(deadline) = deadline {
             options.timeout = Some(deadline.saturating_duration_since(Instant::now()));
         }
-        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), options);
-        match select(ticket, pin!(self.closing_of_another(member, held))).await {
+        let acquire = AcquireOwned::new(Arc::clone(self.members[member].manager()), options);
+        match select(acquire, pin!(self.closing_of_another(member, held))).await {
             Either::Left((Ok(permit), _)) => Ok(HeldMember {
                 member,
                 permit: Reservation::granted(permit),
@@ -337,12 +333,12 @@ impl LimiterGroup {
             .filter(|member| *member != awaited)
             .collect();
         let closings = others.iter().map(|&member| {
-            let manager = self.members[member].manager();
-            if is_held(member) {
-                manager.watch(Awaited::Close)
+            let closing = if is_held(member) {
+                Awaited::Close
             } else {
-                manager.watch(Awaited::CloseToNew)
-            }
+                Awaited::CloseToNew
+            };
+            self.members[member].manager().watch(closing)
         });
         others[first_of(closings).await]
     }

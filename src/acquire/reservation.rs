@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use super::ticket::{OwnedTicket, polled_after_completion};
@@ -110,10 +110,12 @@ impl Future for Reservation {
         if let Some(permit) = self.granted.take() {
             return Poll::Ready(Ok(permit));
         }
-        match &mut self.waiting {
-            Some(waiting) => Pin::new(waiting).poll(cx),
-            None => polled_after_completion(),
-        }
+        let Some(waiting) = &mut self.waiting else {
+            polled_after_completion()
+        };
+        let answer = ready!(waiting.poll(cx));
+        self.waiting = None;
+        Poll::Ready(answer)
     }
 }
 

@@ -30,7 +30,8 @@ use crate::snapshot::LimitStatus;
 pub(crate) struct Ticket {
     pub(super) options: RequestOptions,
     pub(super) stage: TicketStage,
-    delay: Delay,
+    /// The random delay before the request begins, while it lasts.
+    delay: Option<Pin<Box<Sleep>>>,
     /// The data that observers keep while the request waits.
     wait: Option<WaitSpan>,
 }
@@ -48,7 +49,7 @@ impl Ticket {
         Self {
             options,
             stage: TicketStage::New,
-            delay: Delay::default(),
+            delay: None,
             wait: None,
         }
     }
@@ -56,34 +57,19 @@ impl Ticket {
     /// A waiting request, with the data that observers keep about it.
     pub(super) fn queued_with(options: RequestOptions, id: WaiterId, wait: WaitSpan) -> Self {
         Self {
-            options,
             stage: TicketStage::Queued(id),
-            delay: Delay::default(),
             wait: Some(wait),
+            ..Self::new(options)
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn poll(
-        &mut self,
-        manager: &Arc<Manager>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Permit, AcquireError>> {
-        // A task that acquires in a loop must yield to other tasks.
-        let progress = ready!(coop::poll_proceed(cx));
-        let polled = self.poll_with(manager, cx.waker());
-        if polled.is_ready() {
-            progress.made_progress();
-        }
-        polled
-    }
-
-    /// [`Ticket::poll`] for a request with an explanation: the answer has the status of each limit at the grant or refusal.
+    /// Polls for the permit of a request with an explanation: the answer has the status of each limit at the grant or refusal.
     pub(super) fn poll_explained(
         &mut self,
         manager: &Arc<Manager>,
         cx: &mut Context<'_>,
     ) -> Poll<(Result<Permit, AcquireError>, Vec<LimitStatus>)> {
+        // A task that acquires in a loop must yield to other tasks.
         let progress = ready!(coop::poll_proceed(cx));
         let mut granted = TimedGrant::NOTHING;
         let explained = match ready!(self.advance_after_delay(manager, cx.waker(), &mut granted)) {
@@ -136,7 +122,7 @@ impl Ticket {
         granted: &mut TimedGrant,
     ) -> Poll<Result<Enqueued<()>, Refused>> {
         if let (TicketStage::New, Some(max)) = (self.stage, self.options.jitter())
-            && let Err(error) = ready!(self.delay.poll(max, waker))
+            && let Err(error) = ready!(poll_delay(&mut self.delay, max, waker))
         {
             self.stage = TicketStage::Done;
             return Poll::Ready(Err(error.into()));
@@ -191,6 +177,7 @@ impl Ticket {
         }
         enqueued
     }
+
     /// Ends what observers keep about the wait.
     #[cold]
     fn end_wait(&mut self, answer: &Result<Enqueued<()>, Refused>, granted: &TimedGrant) {
@@ -235,25 +222,23 @@ pub(super) fn deliver(
     }
 }
 
-/// The random delay before a request begins, while it lasts.
-#[derive(Debug, Default)]
-struct Delay(Option<Pin<Box<Sleep>>>);
-
-impl Delay {
-    /// Waits for a time from 0 to `max`, from the first poll on. Once that is over, another poll begins another delay.
-    fn poll(&mut self, max: Duration, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        let Some(delay) = self.0.take().or_else(|| start(random_up_to(max))) else {
-            return Poll::Ready(Err(AcquireError::NoRuntime));
-        };
-        let delay = self.0.insert(delay);
-        let mut polled = Poll::Ready(());
-        // The timer panics if its runtime has ended; the delay is then over.
-        contain_panic(|| polled = delay.as_mut().poll(&mut Context::from_waker(waker)));
-        if polled.is_ready() {
-            self.0 = None;
-        }
-        polled.map(Ok)
+/// Waits for a time from 0 to `max`, from the first poll on. Once that is over, another poll begins another delay.
+fn poll_delay(
+    delay: &mut Option<Pin<Box<Sleep>>>,
+    max: Duration,
+    waker: &Waker,
+) -> Poll<Result<(), AcquireError>> {
+    let Some(begun) = delay.take().or_else(|| start(random_up_to(max))) else {
+        return Poll::Ready(Err(AcquireError::NoRuntime));
+    };
+    let sleep = delay.insert(begun);
+    let mut polled = Poll::Ready(());
+    // The timer panics if its runtime has ended; the delay is then over.
+    contain_panic(|| polled = sleep.as_mut().poll(&mut Context::from_waker(waker)));
+    if polled.is_ready() {
+        *delay = None;
     }
+    polled.map(Ok)
 }
 
 /// `None`: there is no runtime with timers.
@@ -291,7 +276,10 @@ impl OwnedTicket {
 
     /// Polls for the permit of the present request; the poll after its answer begins another one.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        let answer = ready!(self.ticket.poll(&self.manager, cx));
+        // A task that acquires in a loop must yield to other tasks.
+        let progress = ready!(coop::poll_proceed(cx));
+        let answer = ready!(self.ticket.poll_with(&self.manager, cx.waker()));
+        progress.made_progress();
         self.ticket.stage = TicketStage::New;
         Poll::Ready(answer)
     }
@@ -344,18 +332,6 @@ impl OwnedTicket {
             error: error.clone(),
             requested_in,
         });
-    }
-}
-
-/// The permit of one request.
-impl Future for OwnedTicket {
-    type Output = Result<Permit, AcquireError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self {
-            manager, ticket, ..
-        } = &mut *self;
-        ticket.poll(manager, cx)
     }
 }
 
