@@ -16,6 +16,7 @@ use super::answer::Refusal;
 use super::body::outcome_of;
 use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
 use super::identity::{FoundKey, KeyedBy, KeyedByFuture, NoKey, OrShared};
+use crate::core::request::Caller;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
 /// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
@@ -129,20 +130,7 @@ impl<L: Clone> LimitLayer<L> {
         Self {
             limiter,
             identity: Arc::new(NoKey),
-            options: LayerOptions {
-                fields: RateLimitFields::new("default").expect("it is printable ASCII"),
-                terms: AskTerms {
-                    cost: 1,
-                    wait: None,
-                    is_explained: true,
-                    caller: Location::caller(),
-                },
-                until_head: false,
-                jitter: None,
-                respond: None,
-                classify: Arc::new(outcome_of),
-                penalty: None,
-            },
+            options: LayerOptions::new(Location::caller()),
             known_policies: KnownPolicies::default(),
         }
     }
@@ -480,6 +468,26 @@ struct LayerOptions {
     respond: Option<Respond>,
     classify: Classify,
     penalty: Option<Charge>,
+}
+
+impl LayerOptions {
+    fn new(caller: Caller) -> Self {
+        let fields = RateLimitFields::new("default").expect("it is printable ASCII");
+        Self {
+            fields,
+            terms: AskTerms {
+                cost: 1,
+                wait: None,
+                is_explained: true,
+                caller,
+            },
+            until_head: false,
+            jitter: None,
+            respond: None,
+            classify: Arc::new(outcome_of),
+            penalty: None,
+        }
+    }
 }
 
 debug_fields! { LayerOptions, |options| fields = options.fields, wait = options.terms.wait }
