@@ -64,7 +64,7 @@ impl Progress {
         }
     }
 
-    /// Each call must pass the same manager. The code is not shared with [`Ticket::poll`], because a closure takes 40 more
+    /// Each call must pass the same manager. The code is not shared with [`OwnedTicket::poll`], because a closure takes 40 more
     /// instructions.
     #[inline(always)]
     fn poll(
