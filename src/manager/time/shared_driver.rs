@@ -168,16 +168,10 @@ impl<D: Driven> SharedDriver<D> {
     /// The manager is due again at that time, unless it was called after its run. If the task and the timekeeper run the
     /// manager at once, the earlier of their two times is kept.
     fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
-        let addr = addr(manager);
-        let mut runtimes = self.runtimes.lock();
-        let Some(timers) = timers_in(&mut runtimes, runtime) else {
-            return;
-        };
-        if let (Some((_, due)), Some(at)) = (timers.managers.get(&addr), at) {
-            let at = Due::at(timers.start, at);
-            if due.is_none_or(|due| at < due) {
-                timers.set_due(addr, at);
-            }
+        if let Some(at) = at
+            && let Some(timers) = timers_in(&mut self.runtimes.lock(), runtime)
+        {
+            timers.plan(addr(manager), Due::at(timers.start, at));
         }
     }
 }
@@ -192,26 +186,24 @@ fn timers_in<D: Driven>(
 }
 
 impl<D: Driven> RuntimeTimers<D> {
-    /// Marks the manager as due now. Returns whether it is registered here.
+    /// The manager is due now. Returns whether it is registered here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
-        let Some((_, due)) = self.managers.get(&addr) else {
-            return false;
-        };
-        if due.is_none_or(|due| due.0 >= Due::START) {
-            self.calls = self.calls.saturating_add(1);
-            self.set_due(addr, Due(self.calls));
-        }
-        true
+        self.calls = self.calls.saturating_add(1);
+        self.plan(addr, Due(self.calls))
     }
 
-    /// The manager is due then, and at no other time.
-    fn set_due(&mut self, addr: ManagerAddr, due: Due) {
-        if let Some((_, planned)) = self.managers.get_mut(&addr) {
+    /// The manager is due then, unless it is due sooner. Returns whether it is registered here.
+    fn plan(&mut self, addr: ManagerAddr, due: Due) -> bool {
+        let Some((_, planned)) = self.managers.get_mut(&addr) else {
+            return false;
+        };
+        if planned.is_none_or(|planned| due < planned) {
             if let Some(former) = planned.replace(due) {
                 self.timeline.remove(&(former, addr));
             }
             self.timeline.insert((due, addr));
         }
+        true
     }
 }
 
@@ -259,15 +251,10 @@ impl<D: Driven> Driven for Task<D> {
             return;
         };
         let mut runtimes = shared_driver.runtimes.lock();
-        let Some(index) = runtimes
-            .iter()
-            .position(|timers| std::ptr::eq(&*timers.task, self))
-        else {
-            return;
-        };
-        let timers = runtimes.swap_remove(index);
+        let is_own = |timers: &mut RuntimeTimers<D>| std::ptr::eq(&*timers.task, self);
+        let gone: Vec<_> = runtimes.extract_if(.., is_own).collect();
         drop(runtimes);
-        for (manager, _) in timers.managers.values() {
+        for (manager, _) in gone.iter().flat_map(|timers| timers.managers.values()) {
             if let Some(manager) = manager.upgrade() {
                 manager.driver_gone(runtime);
             }

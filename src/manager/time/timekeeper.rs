@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
@@ -19,12 +19,13 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 
 use super::driven::{Driven, Next};
+use crate::lock::Lock;
 
 /// One appointment of a manager.
 #[derive(Debug)]
 struct Appointment {
     driven: Weak<dyn Driven>,
-    /// Its clock is the manager's.
+    /// The manager reads the clock of this runtime.
     runtime: Handle,
     /// Wakes the drivers.
     wakeup: Arc<Notify>,
@@ -33,20 +34,20 @@ struct Appointment {
 #[derive(Debug, Default)]
 struct Calendar {
     timeline: BTreeMap<(Instant, Address), Appointment>,
-    /// When each manager, by its address, is in the timeline: once at most.
+    /// The instant of each manager in the timeline, by the manager's address. A manager has one appointment at most.
     instants: HashMap<Address, Instant>,
-    /// The appointment that the thread is just keeping, unless it was dismissed.
+    /// The appointment that the thread keeps at present, unless it was dismissed.
     kept: Option<(Address, runtime::Id)>,
 }
 
-/// No other manager has the same one as long as a `Weak` to this one is kept.
+/// The address of a manager: no other manager has the same one as long as a `Weak` to it is kept.
 type Address = usize;
 
 #[derive(Debug, Default)]
 struct Timekeeper {
-    calendar: Mutex<Calendar>,
+    calendar: Lock<Calendar>,
     changed: Condvar,
-    /// Tells the thread of an earlier instant while it spins, as `changed` does while it sleeps.
+    /// Ends the spinning of the thread when an earlier instant is announced. `changed` ends its sleep.
     has_changed: AtomicBool,
 }
 
@@ -73,10 +74,10 @@ pub(in crate::manager) fn run_at<D: Driven>(
     driven: Weak<D>,
     wakeup: &Arc<Notify>,
 ) {
-    if !clock_is_real() {
-        return;
-    }
-    if let (Ok(runtime), true) = (Handle::try_current(), *HAS_THREAD) {
+    if clock_is_real()
+        && let Ok(runtime) = Handle::try_current()
+        && *HAS_THREAD
+    {
         TIMEKEEPER.announce(
             at.into_std(),
             Appointment {
@@ -88,10 +89,10 @@ pub(in crate::manager) fn run_at<D: Driven>(
     }
 }
 
-/// Ends the appointment of a manager, which has a handle of its runtime: that in this runtime, or that in any.
+/// Ends the appointment of a manager, if it is in this runtime; `None` stands for any runtime.
 pub(in crate::manager) fn dismiss<D>(driven: *const D, runtime: Option<runtime::Id>) {
     let address = driven.cast::<()>() as Address;
-    let dismissed = TIMEKEEPER.lock().dismiss(address, runtime);
+    let dismissed = TIMEKEEPER.calendar.lock().dismiss(address, runtime);
     drop(dismissed); // without the lock: this may be the last handle
 }
 
@@ -171,12 +172,8 @@ impl Calendar {
 }
 
 impl Timekeeper {
-    fn lock(&self) -> MutexGuard<'_, Calendar> {
-        self.calendar.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn announce(&self, at: Instant, appointment: Appointment) {
-        let mut calendar = self.lock();
+        let mut calendar = self.calendar.lock();
         let is_first = calendar.next().is_none_or(|next| at < next);
         let superseded = calendar.enter(at, appointment);
         if is_first {
@@ -189,57 +186,48 @@ impl Timekeeper {
 
     fn keep(&self) {
         let mut lead = Lead::at_first();
-        let mut calendar = self.lock();
         loop {
-            if let Some(due) = calendar.take_due(Instant::now()) {
-                drop(calendar);
-                let next = due.keep();
-                calendar = self.lock();
-                let stands = calendar.kept.take().is_some();
-                let ended = match next.filter(|_| stands) {
-                    Some(at) => calendar.enter(at, due),
-                    None => Some(due),
-                };
-                drop(calendar);
-                drop(ended);
-                calendar = self.lock();
+            let mut calendar = self.calendar.lock();
+            let Some(due) = calendar.take_due(Instant::now()) else {
+                self.wait(calendar, &mut lead);
                 continue;
-            }
-            calendar = match calendar.next() {
-                None => self
-                    .changed
-                    .wait(calendar)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(at) => self.wait_until(at, calendar, &mut lead),
             };
+            drop(calendar);
+            let next = due.keep();
+            let mut calendar = self.calendar.lock();
+            let stands = calendar.kept.take().is_some();
+            let ended = match next.filter(|_| stands) {
+                Some(at) => calendar.enter(at, due),
+                None => Some(due),
+            };
+            drop(calendar);
+            drop(ended);
         }
     }
 
-    /// Waits until that instant, or until an earlier one is announced.
-    fn wait_until<'a>(
-        &'a self,
-        at: Instant,
-        calendar: MutexGuard<'a, Calendar>,
-        lead: &mut Lead,
-    ) -> MutexGuard<'a, Calendar> {
+    /// Waits until the next appointment, or until an earlier one is announced.
+    fn wait(&self, calendar: MutexGuard<'_, Calendar>, lead: &mut Lead) {
+        let Some(at) = calendar.next() else {
+            drop(self.changed.wait(calendar));
+            return;
+        };
         let early = at.checked_sub(lead.time()).unwrap_or(at);
         let asleep = early.saturating_duration_since(Instant::now());
         if !asleep.is_zero() {
-            let waited = self
+            let (_calendar, waited) = self
                 .changed
                 .wait_timeout(calendar, asleep)
                 .unwrap_or_else(PoisonError::into_inner);
-            if waited.1.timed_out() {
+            if waited.timed_out() {
                 lead.learn(early.elapsed());
             }
-            return waited.0;
+            return;
         }
         self.has_changed.store(false, Relaxed);
         drop(calendar);
         while Instant::now() < at && !self.has_changed.load(Relaxed) {
             hint::spin_loop();
         }
-        self.lock()
     }
 }
 
@@ -268,6 +256,7 @@ impl Lead {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -285,6 +274,7 @@ mod tests {
     /// How many appointments have a handle of the runtime.
     fn appointments(runtime: runtime::Id) -> usize {
         TIMEKEEPER
+            .calendar
             .lock()
             .timeline
             .values()
@@ -386,7 +376,12 @@ mod tests {
                 dismiss(Arc::as_ptr(&slow), Some(id));
             }
             end.send(()).unwrap();
-            while TIMEKEEPER.lock().kept.is_some_and(|kept| kept.1 == id) {}
+            while TIMEKEEPER
+                .calendar
+                .lock()
+                .kept
+                .is_some_and(|kept| kept.1 == id)
+            {}
             thread::sleep(Duration::from_millis(5)); // dropped without the lock
             assert_eq!(appointments(id), usize::from(!dismissed));
         }
