@@ -246,7 +246,21 @@ impl Future for AcquireExplained {
         let OwnedTicket {
             manager, ticket, ..
         } = &mut self.0;
-        ticket.poll_explained(manager, cx)
+        // A task that acquires in a loop must yield to other tasks.
+        let progress = ready!(coop::poll_proceed(cx));
+        let mut granted = TimedGrant::NOTHING;
+        let answer = ready!(ticket.advance_after_delay(manager, cx.waker(), &mut granted));
+        let explained = match answer {
+            Ok(Enqueued::Queued(_)) => return Poll::Pending,
+            Ok(Enqueued::Granted(())) => {
+                let limits = manager.out_channel().take_explanation(granted.grant.fence);
+                let permit = Permit::new(manager, granted, ticket.options.cost);
+                (Ok(permit), limits)
+            }
+            Err(refused) => (Err(refused.error), refused.limits),
+        };
+        progress.made_progress();
+        Poll::Ready(explained)
     }
 }
 

@@ -20,7 +20,6 @@ use crate::event::EventKind;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::observe::{WaitEnd, WaitSpan};
 use crate::permit::Permit;
-use crate::snapshot::LimitStatus;
 
 /// One request in progress: not begun, queued, or done.
 ///
@@ -61,27 +60,6 @@ impl Ticket {
             wait: Some(wait),
             ..Self::new(options)
         }
-    }
-
-    /// Polls for the permit of a request with an explanation: the answer has the status of each limit at the grant or refusal.
-    pub(super) fn poll_explained(
-        &mut self,
-        manager: &Arc<Manager>,
-        cx: &mut Context<'_>,
-    ) -> Poll<(Result<Permit, AcquireError>, Vec<LimitStatus>)> {
-        // A task that acquires in a loop must yield to other tasks.
-        let progress = ready!(coop::poll_proceed(cx));
-        let mut granted = TimedGrant::NOTHING;
-        let explained = match ready!(self.advance_after_delay(manager, cx.waker(), &mut granted)) {
-            Ok(Enqueued::Queued(_)) => return Poll::Pending,
-            Ok(Enqueued::Granted(())) => {
-                let limits = manager.out_channel().take_explanation(granted.grant.fence);
-                (Ok(Permit::new(manager, granted, self.options.cost)), limits)
-            }
-            Err(refused) => (Err(refused.error), refused.limits),
-        };
-        progress.made_progress();
-        Poll::Ready(explained)
     }
 
     #[inline(always)]
@@ -132,7 +110,7 @@ impl Ticket {
 
     /// Sends the request to the manager, or reads its answer.
     #[inline(always)]
-    fn advance(
+    pub(super) fn advance(
         &mut self,
         manager: &Arc<Manager>,
         waker: &Waker,

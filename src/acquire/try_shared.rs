@@ -1,18 +1,17 @@
 //! A request that a store answers, and that does not wait.
 
 use std::future::poll_fn;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
-use super::ticket::{OwnedTicket, TicketStage, polled_after_completion};
+use super::ticket::{OwnedTicket, TicketStage};
 use crate::core::request::{Refused, RefusedRequest};
 use crate::core::schedule::Enqueued;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{FromGrant, Manager, RequestOptions, TimedGrant};
+use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
@@ -44,7 +43,7 @@ impl TryAcquireShared {
         }
     }
 
-    /// Polls for the answer; a denial has the status of each limit, if the request asked for it.
+    /// Polls for the answer. A denial has the status of each limit, if the request asked for it.
     fn poll_refusable(
         &mut self,
         cx: &mut Context<'_>,
@@ -56,29 +55,25 @@ impl TryAcquireShared {
         Poll::Ready(answer.map_err(|refused| refusal(*refused)))
     }
 
-    /// Sends the request to the manager, or reads its answer.
+    /// Sends the request to the manager, and reads its answer.
     fn advance(&mut self, waker: &Waker) -> Poll<Result<Permit, Refused>> {
         let OwnedTicket {
             manager, ticket, ..
         } = &mut self.0;
         let (cost, mut granted) = (ticket.options.cost, TimedGrant::NOTHING);
-        let mut answer = match mem::replace(&mut ticket.stage, TicketStage::Done) {
-            TicketStage::New => {
-                let store = manager.at_store();
-                store.try_acquire(&ticket.options, waker, &mut granted)
-            }
-            TicketStage::Queued(id) => Ok(Enqueued::Queued(id)),
-            TicketStage::Done => polled_after_completion(),
-        };
-        if let Ok(Enqueued::Queued(id)) = answer {
+        if let TicketStage::New = ticket.stage {
+            let store = manager.at_store();
+            let tried = store.try_acquire(&ticket.options, waker, &mut granted);
+            let Ok(Enqueued::Queued(id)) = tried else {
+                ticket.stage = TicketStage::Done;
+                return Poll::Ready(tried.map(|_granted| Permit::new(manager, granted, cost)));
+            };
             ticket.stage = TicketStage::Queued(id);
-            answer = manager.out_channel().poll(id, cost, waker, &mut granted);
-            if let Ok(Enqueued::Queued(_)) = answer {
-                return Poll::Pending;
-            }
-            ticket.stage = TicketStage::Done;
         }
-        Poll::Ready(answer.map(|_granted| Permit::held(manager, granted, cost)))
+        match ticket.advance(manager, waker, &mut granted) {
+            Ok(Enqueued::Queued(_)) => Poll::Pending,
+            answer => Poll::Ready(answer.map(|_granted| Permit::new(manager, granted, cost))),
+        }
     }
 }
 
