@@ -61,21 +61,16 @@ impl MysqlServer {
     }
 
     async fn connect(&self) -> Result<Conn, StoreError> {
-        let connects = async {
-            let mut conn = Conn::new(self.opts.clone()).await?;
-            conn.query_drop(SETTINGS).await?;
-            let version = "SELECT max(version) FROM tollgate_schema";
-            let found = match conn.query_first::<Option<i64>, _>(version).await {
-                Err(Error::Server(error)) if error.code == NO_SUCH_TABLE => None,
-                found => found?.flatten(),
-            };
-            Ok((conn, found))
+        let failed = |error| self.not_done(error);
+        let mut conn = Conn::new(self.opts.clone()).await.map_err(failed)?;
+        conn.query_drop(SETTINGS).await.map_err(failed)?;
+        let version = "SELECT max(version) FROM tollgate_schema";
+        let found = match conn.query_first::<Option<i64>, _>(version).await {
+            Err(Error::Server(error)) if error.code == NO_SUCH_TABLE => None,
+            found => found.map_err(failed)?.flatten(),
         };
-        let connected = connects.await.map_err(|error| self.not_done(error));
-        let (mut conn, found) = connected?;
         if must_create(self.sql.name(), found, self.sql.creates_tables)? {
-            let created = conn.query_drop(SCHEMA).await;
-            created.map_err(|error| self.not_done(error))?;
+            conn.query_drop(SCHEMA).await.map_err(failed)?;
         }
         Ok(conn)
     }

@@ -63,29 +63,22 @@ const DONE: &str = "SELECT now, CASE WHEN $7::text IS NULL THEN '' ELSE pg_notif
 impl PostgresConnection {
     /// Its messages are read by a task in this runtime.
     pub(super) async fn open(sql: &SqlServer, connector: &Connector) -> Result<Self, StoreError> {
-        let connects = async {
-            let (client, mut messages) = connector().await?;
-            let reads = async move { while let Some(Ok(_)) = messages.next().await {} };
-            let reader = tokio::spawn(reads).abort_handle();
-            client.batch_execute(SETTINGS).await?;
-            let version = "SELECT max(version) FROM tollgate_schema";
-            let found = match client.query_one(version, &[]).await {
-                Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => None,
-                found => found?.get(0),
-            };
-            Ok((client, reader, found))
+        let failed = not_done(sql.name());
+        let (client, mut messages) = connector().await.map_err(&failed)?;
+        let reads = async move { while let Some(Ok(_)) = messages.next().await {} };
+        let reader = tokio::spawn(reads).abort_handle();
+        client.batch_execute(SETTINGS).await.map_err(&failed)?;
+        let version = "SELECT max(version) FROM tollgate_schema";
+        let found = match client.query_one(version, &[]).await {
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => None,
+            found => found.map_err(&failed)?.get(0),
         };
-        let connected = connects.await.map_err(not_done(sql.name()));
-        let (client, reader, found) = connected?;
-        let creates = must_create(sql.name(), found, sql.creates_tables)?;
-        let prepares = async {
-            if creates {
-                let schema = format!("{SCHEMA_LOCK}; {SCHEMA}");
-                client.batch_execute(&schema).await?;
-            }
-            Self::prepare(client, reader, sql.timeout).await
-        };
-        prepares.await.map_err(not_done(sql.name()))
+        if must_create(sql.name(), found, sql.creates_tables)? {
+            let schema = format!("{SCHEMA_LOCK}; {SCHEMA}");
+            client.batch_execute(&schema).await.map_err(&failed)?;
+        }
+        let prepared = Self::prepare(client, reader, sql.timeout).await;
+        prepared.map_err(failed)
     }
 
     async fn prepare(
