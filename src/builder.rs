@@ -318,6 +318,7 @@ impl LimiterBuilder {
             name: self.name,
             since_epoch,
             timer_host: TimerHost::own(self.precise_timer),
+            store_link: None,
         };
         let options = Options {
             observed: self.observer.is_some(),

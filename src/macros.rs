@@ -45,7 +45,7 @@ macro_rules! manager_view {
     ($doc:literal, $name:ident, $method:ident) => {
         #[doc = $doc]
         #[derive(Clone, Copy)]
-        pub(crate) struct $name<'a>(&'a Arc<Manager>);
+        pub(crate) struct $name<'a>(pub(super) &'a Arc<Manager>);
 
         impl Manager {
             #[inline(always)]

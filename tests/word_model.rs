@@ -82,7 +82,7 @@ use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spe
 use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded, Source};
 use self::packed_rate::{MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue};
-use self::word::{Kind, PutBack, WordRate};
+use self::word::{PutBack, WordRate};
 
 /// The state that the lock protects.
 #[derive(Debug)]
@@ -354,13 +354,12 @@ impl Limiter {
 
     /// Takes units without waiting. Returns the fence of the grant, and whether it holds a place.
     fn spend(&self, cost: u64) -> Option<(u64, bool)> {
-        let granted = match self.state.word.kind() {
-            Kind::Places => self.state.word.take_place(cost).map(|fence| (fence, true)),
-            Kind::Rate => self
-                .state
-                .word
-                .take_rate(&self.state.common().rate, 0, cost)
-                .map(|(fence, _)| (fence, false)),
+        let word = &self.state.word;
+        let granted = if word.decides_rate() {
+            let taken = word.take_rate(&self.state.common().rate, 0, cost);
+            taken.map(|(fence, _)| (fence, false))
+        } else {
+            word.take_place(cost).map(|fence| (fence, true))
         };
         granted.or_else(|| {
             if self.state.peek().is_some_and(|looked| !looked.admits(cost)) {

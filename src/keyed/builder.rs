@@ -260,6 +260,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             name: self.name,
             since_epoch,
             timer_host: TimerHost::SharedDriver(SharedDriver::new(self.precise_timer)),
+            store_link: None,
         };
         let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
         let common = PerPlan::new(

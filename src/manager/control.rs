@@ -84,7 +84,8 @@ impl Manager {
 
     /// Refuses later requests; those that wait are served if it `drains`.
     pub(crate) fn close(self: &Arc<Self>, drains: bool) {
-        self.visit_after_due()
+        self.visit()
+            .after_due()
             .give(|schedule, now, effects| schedule.close(now, drains, effects));
     }
 

@@ -22,7 +22,7 @@ use crate::lock::Lock;
 use crate::manager::channels::request_options::RequestOptions;
 use crate::manager::lock::guard::{self, Guarded, PeekGuard, Source};
 use crate::manager::lock::state::State;
-use crate::manager::lock::word::{Kind, WordRate};
+use crate::manager::lock::word::WordRate;
 use crate::manager::time::clock::{Clock, ClockOrigin};
 use crate::manager::time::reading::Reading;
 use crate::manager::time::time_source::TimeSource;
@@ -60,7 +60,7 @@ pub(crate) struct PerPlan {
     /// The plan that the managers begin with.
     pub(crate) plan: Arc<Plan>,
     options: Arc<Options>,
-    origin: Arc<PerLimiter>,
+    pub(super) origin: Arc<PerLimiter>,
     /// The random part of the permit ids of manager number 0.
     id_prefix: u64,
     /// The clock of a new state.
@@ -74,8 +74,6 @@ pub(crate) struct PerPlan {
     pub(super) observed: bool,
     /// Set for a registered manager, whose number is 0.
     pub(super) registered: Option<Registered>,
-    /// Where the limits are in a store.
-    pub(super) store_link: Option<Arc<StoreLink>>,
 }
 
 /// What the managers of all keys of one keyed limiter share.
@@ -85,6 +83,8 @@ pub(crate) struct PerLimiter {
     /// The wall clock at [`Moment::START`].
     pub(crate) since_epoch: Duration,
     pub(crate) timer_host: TimerHost<Manager>,
+    /// The way to the store that has the limits, if they are in one. Each key of such a limiter has a `PerLimiter` for itself.
+    pub(crate) store_link: Option<Arc<StoreLink>>,
 }
 
 /// What only a registered manager has: its word decides rates. A key's rate is decided in its table while it is idle, and a key
@@ -108,12 +108,17 @@ impl PerPlan {
         id_prefix: u64,
         clock: Clock,
     ) -> Self {
-        let is_registered = matches!(origin.timer_host, TimerHost::Own { .. });
+        // A manager whose limits are in a store is registered, too, although its driver serves all keys.
+        let is_registered =
+            matches!(origin.timer_host, TimerHost::Own { .. }) || origin.store_link.is_some();
+        let registered = || Registered {
+            clock: clock.origin(),
+            rate: WordRate::default(),
+        };
         Self {
-            registered: is_registered.then(|| Registered::new(&clock)),
+            registered: is_registered.then(registered),
             time_source: clock.source(),
             observed: options.observed,
-            store_link: None,
             reads_clock: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
             clock: Lock::new(clock),
@@ -121,15 +126,6 @@ impl PerPlan {
             options,
             origin,
             id_prefix,
-        }
-    }
-
-    /// The same for one manager whose limits are in a store. It is registered, although its driver serves all keys.
-    pub(crate) fn with_store_link(self, link: Arc<StoreLink>) -> Self {
-        Self {
-            store_link: Some(link),
-            registered: Some(Registered::new(&self.clock())),
-            ..self
         }
     }
 
@@ -153,11 +149,6 @@ impl PerPlan {
         /// An id, as a UUID, has no room for some of the bits below.
         const SHIFT: u32 = 16;
         self.id_prefix.wrapping_add(number << SHIFT)
-    }
-
-    /// Sets the clock that new states begin with.
-    pub(super) fn set_clock(&self, clock: Clock) {
-        *self.clock.lock() = clock;
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -186,15 +177,6 @@ impl Source for PerPlan {
     }
 }
 
-impl Registered {
-    fn new(clock: &Clock) -> Self {
-        Self {
-            clock: clock.origin(),
-            rate: WordRate::default(),
-        }
-    }
-}
-
 impl Number {
     fn new(number: u64) -> Self {
         let [low @ .., _, _] = number.to_le_bytes();
@@ -215,8 +197,10 @@ impl Manager {
         clock: Clock,
         observer: Observers,
     ) -> Arc<Self> {
-        let answers = OnceLock::new();
-        let outside_lock = OutsideLock { answers, observer };
+        let outside_lock = OutsideLock {
+            observer,
+            ..OutsideLock::default()
+        };
         let state = Guarded::new(common, State::new(schedule, clock), outside_lock);
         let manager = Arc::new(Self::new(state, number));
         if manager.is_registered() {
@@ -240,7 +224,7 @@ impl Manager {
             && !observer.is_some()
             && hold.is_none()
         {
-            common.set_clock(clock.clone());
+            *common.clock.lock() = clock.clone();
             return Arc::new(Self::new(Guarded::of_places(common, places, fence), number));
         }
         let (plan, states) = (Arc::clone(&common.plan), std::iter::empty());
@@ -329,12 +313,11 @@ impl Manager {
     ) -> Option<(PeekGuard<'_, State>, Moment)> {
         let state = self.state.peek()?;
         let latest = state.clock.latest();
-        let now = match self.state.word.kind() {
-            Kind::Places => latest,
-            Kind::Rate => {
-                let Registered { clock, rate } = self.common().registered.as_ref()?;
-                Moment::from_nanos(rate.present(clock.moment(reading?)?.nanos())?)
-            }
+        let now = if self.state.word.decides_rate() {
+            let Registered { clock, rate } = self.common().registered.as_ref()?;
+            Moment::from_nanos(rate.present(clock.moment(reading?)?.nanos())?)
+        } else {
+            latest
         };
         (now >= latest).then_some((state, now))
     }
@@ -387,7 +370,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        if let Some(link) = &self.common().store_link {
+        if let Some(link) = &self.common().origin.store_link {
             link.counted.lock().add(KeyTotals {
                 in_flight: 0,
                 queued: 0,

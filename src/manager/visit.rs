@@ -15,7 +15,6 @@ use crate::core::queue::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::core::schedule::{Enqueued, Outlook, Schedule};
 use crate::manager::lock::state::TimerAction;
-use crate::manager::lock::word::Kind;
 use crate::manager::parts::{Locked, Manager};
 use crate::manager::time::driven::{Driven, Next};
 use crate::strategy::Moment;
@@ -43,17 +42,12 @@ impl Manager {
         Visit::new(self, state, now)
     }
 
-    /// A visit after all that is due is done: for inputs that take from the waiters what is due to them.
-    pub(super) fn visit_after_due(self: &Arc<Self>) -> Visit<'_> {
-        self.visit().after_due()
-    }
-
     /// Gives the schedule an input that may make time matter, after all that is due is done.
     pub(crate) fn control<R>(
         self: &Arc<Self>,
         input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R,
     ) -> R {
-        self.visit_after_due().change(input)
+        self.visit().after_due().change(input)
     }
 
     /// Asks the schedule something that changes nothing, after all that is due is done. It allocates no state.
@@ -61,14 +55,12 @@ impl Manager {
         if let Some(copy) = self.state.copy_of_word() {
             return question(copy.schedule.outlook(), copy.clock.latest());
         }
-        let reading = match self.state.word.kind() {
-            Kind::Places => None,
-            Kind::Rate => Some(self.common().time_source.now()),
-        };
+        let read = || self.common().time_source.now();
+        let reading = self.state.word.decides_rate().then(read);
         if let Some((state, now)) = self.peek_at(reading) {
             return question(state.schedule.outlook(), now); // where a word decides, nothing is due
         }
-        let visit = self.visit_after_due();
+        let visit = self.visit().after_due();
         question(visit.state.schedule.outlook(), visit.now)
     }
 
@@ -77,7 +69,8 @@ impl Manager {
         self.visit().give(Schedule::run_due);
         let mut state = self.lock();
         let next = state.schedule.wake_of(id).known()?;
-        Some(state.clock.instant_here(next))
+        state.clock.now(); // the latest reading may be of another clock
+        Some(state.clock.instant(next))
     }
 }
 
@@ -104,6 +97,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
+    /// It is for inputs that would take from the waiters what is due to them.
     #[inline]
     pub(super) fn after_due(self) -> Self {
         if self.is_due() { self.run_due() } else { self }

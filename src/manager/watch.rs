@@ -49,7 +49,7 @@ impl Future for Watch {
             lease,
             id,
         } = &mut *self;
-        let Visit { mut state, now, .. } = manager.visit_after_due();
+        let Visit { mut state, now, .. } = manager.visit().after_due();
         let has_happened = match (*awaited, *lease) {
             (Awaited::Reclaim(fence), Some(lease)) => {
                 state.schedule.live_lease(now, lease, fence).is_none()

@@ -102,6 +102,7 @@ impl SharedBy {
             name: Some(self.name_of(key)),
             since_epoch: Duration::ZERO,
             timer_host,
+            store_link: Some(Arc::clone(link)),
         });
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let common = PerPlan::new(
@@ -111,7 +112,6 @@ impl SharedBy {
             id_prefix,
             clock.clone(),
         );
-        let common = Arc::new(common.with_store_link(Arc::clone(link)));
         let options = SessionOptions {
             scope: self.scope(key),
             first_lease: id_prefix >> 16,
@@ -121,7 +121,7 @@ impl SharedBy {
         let observed = Some(key).filter(|key| !key.is_empty());
         let schedule = Schedule::of_store(session, Arc::clone(&self.options));
         let observer = link.observer.of_key(observed.cloned());
-        Manager::open(common, 0, schedule, clock, observer)
+        Manager::open(Arc::new(common), 0, schedule, clock, observer)
     }
 
     /// The name that errors of a group show for a key.

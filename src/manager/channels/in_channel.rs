@@ -14,7 +14,6 @@ use crate::core::effects::Effects;
 use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
 use crate::core::schedule::Enqueued;
 use crate::error::TryAcquireError;
-use crate::manager::lock::word::Kind;
 use crate::manager::parts::{Locked, Manager, Registered};
 use crate::manager::time::clock::ClockOrigin;
 use crate::manager::time::reading::Reading;
@@ -32,17 +31,16 @@ impl<'a> InChannel<'a> {
         cost: u64,
         caller: Caller,
     ) -> Result<P, TryAcquireError> {
-        match self.0.state.word.kind() {
-            Kind::Places => match self.0.state.word.take_place(cost) {
+        if self.0.state.word.decides_rate() {
+            let reading = self.0.common().time_source.now();
+            match self.take_rate(reading, cost) {
+                Some(granted) => Ok(P::spent(self.0.common().id_prefix(0), granted, cost)),
+                None => self.try_acquire_past_word(cost, caller, Some(reading)),
+            }
+        } else {
+            match self.0.state.word.take_place(cost) {
                 Some(fence) => Ok(P::held(self.0, TimedGrant::of_place(fence), cost)),
                 None => self.try_acquire_past_word(cost, caller, None),
-            },
-            Kind::Rate => {
-                let reading = self.0.common().time_source.now();
-                match self.take_rate(reading, cost) {
-                    Some(granted) => Ok(P::spent(self.0.common().id_prefix(0), granted, cost)),
-                    None => self.try_acquire_past_word(cost, caller, Some(reading)),
-                }
             }
         }
     }
@@ -51,7 +49,7 @@ impl<'a> InChannel<'a> {
     /// is no rate.
     #[inline(always)]
     pub(crate) fn spend(self, cost: u64) -> bool {
-        matches!(self.0.state.word.kind(), Kind::Rate)
+        self.0.state.word.decides_rate()
             && self
                 .take_rate(self.0.common().time_source.now(), cost)
                 .is_some()
@@ -229,22 +227,19 @@ impl<'a> InChannel<'a> {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let reading = match self.0.state.word.kind() {
-            Kind::Places => {
-                if let Some(fence) = self.0.state.word.take_place(cost) {
-                    granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
-                    return Ok(Enqueued::Granted(()));
-                }
-                None
+        let reading = if self.0.state.word.decides_rate() {
+            let reading = self.0.common().time_source.now();
+            if let Some(taken) = self.take_rate(reading, cost) {
+                granted.fill_in(taken.grant, taken.origin);
+                return Ok(Enqueued::Granted(()));
             }
-            Kind::Rate => {
-                let reading = self.0.common().time_source.now();
-                if let Some(taken) = self.take_rate(reading, cost) {
-                    granted.fill_in(taken.grant, taken.origin);
-                    return Ok(Enqueued::Granted(()));
-                }
-                Some(reading)
+            Some(reading)
+        } else {
+            if let Some(fence) = self.0.state.word.take_place(cost) {
+                granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+                return Ok(Enqueued::Granted(()));
             }
+            None
         };
         if self.0.common().has_waited.load(Relaxed) {
             self.acquire_or_wait(&options(), timeout, waker, granted, reading)
@@ -382,7 +377,7 @@ pub(crate) fn try_acquire_all(
         drop(visits);
         // What is due may take several batches, and between them wakers run: no other lock may be held.
         for manager in managers {
-            drop(manager.visit_after_due());
+            drop(manager.visit().after_due());
         }
         visits = visit_all(managers);
     }

@@ -84,7 +84,8 @@ impl<'a> ReleaseChannel<'a> {
             return true; // one that cost nothing is counted as refunded
         }
         self.0
-            .visit_after_due()
+            .visit()
+            .after_due()
             .give(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
     }
 

@@ -76,13 +76,6 @@ pub(crate) struct Word {
     folded: AtomicU64,
 }
 
-/// What an open word decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Places,
-    Rate,
-}
-
 /// The line that says which cost a value admits.
 #[derive(Debug, Default)]
 pub(crate) struct WordRate {
@@ -133,14 +126,10 @@ impl Word {
         }
     }
 
-    /// What it decides; places, if it is shut. It may have changed by the next call.
+    /// Whether it decides a rate. `false`: it decides places, or is shut. It may have changed by the next call.
     #[inline(always)]
-    pub(crate) fn kind(&self) -> Kind {
-        if self.word.load(Relaxed) & RATE == 0 {
-            Kind::Places
-        } else {
-            Kind::Rate
-        }
+    pub(crate) fn decides_rate(&self) -> bool {
+        self.word.load(Relaxed) & RATE != 0
     }
 
     /// Takes `cost` units of a place. Returns the fence of the grant; `None`, without a change, if the lock must decide.

@@ -24,19 +24,12 @@ use crate::strategy::Moment;
 /// A manager that was opened with a session has a link, and a session for ever.
 pub(super) const NO_STORE: &str = "the limits are in a store";
 
-#[derive(Clone, Copy)]
-pub(crate) struct AtStore<'a>(pub(super) &'a Arc<Manager>);
-
-impl Manager {
-    /// The limits must be in a store.
-    pub(crate) fn at_store(self: &Arc<Self>) -> AtStore<'_> {
-        AtStore(self)
-    }
-}
+manager_view!("A manager whose limits are in a store.", AtStore, at_store);
 
 impl<'a> AtStore<'a> {
     pub(super) fn link(self) -> &'a Arc<StoreLink> {
-        self.0.common().store_link.as_ref().expect(NO_STORE)
+        let link = &self.0.common().origin.store_link;
+        link.as_ref().expect(NO_STORE)
     }
 
     /// Gives the session an input, and does what it has changed for the waiters.
@@ -54,8 +47,8 @@ impl<'a> AtStore<'a> {
         })
     }
 
-    /// Asks the store once; `waker` is woken when [`OutChannel::poll`](crate::manager::channels::out_channel::OutChannel::poll), which
-    /// must follow, has the answer.
+    /// Asks the store once. A poll by [`OutChannel::poll`](crate::manager::channels::out_channel::OutChannel::poll) must follow. `waker` is
+    /// woken when that has the answer.
     pub(crate) fn try_acquire(
         self,
         options: &RequestOptions,
@@ -72,7 +65,7 @@ impl<'a> AtStore<'a> {
         tried
     }
 
-    /// What a request would be answered now; it takes nothing.
+    /// The decision on a request, if it came now. It takes nothing.
     pub(crate) async fn check(self, options: &RequestOptions) -> Result<Decision, StoreError> {
         let costs = options.costs();
         let here = self.0.visit().give(|schedule, now, effects| {
@@ -92,7 +85,7 @@ impl<'a> AtStore<'a> {
         }
     }
 
-    /// What each limit says in the store.
+    /// The status of each limit in the store.
     pub(crate) async fn limits(self) -> Result<Vec<LimitStatus>, StoreError> {
         let reply = self.peek(None).await?;
         Ok(self.change_session(|step| step.peeked_limits(&reply)))
@@ -103,7 +96,7 @@ impl<'a> AtStore<'a> {
         self.link().call(call).await.map_err(|failed| failed.error)
     }
 
-    /// Resets the limits of this key. Charges that this process made before reach the store before the reset, or never.
+    /// Resets the limits of this key. Earlier charges of this process reach the store before the reset, or never.
     pub(crate) async fn reset(self, scope: Scope) -> Result<(), StoreError> {
         const OFTEN: Duration = Duration::from_millis(1);
         let link = self.link();

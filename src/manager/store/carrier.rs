@@ -29,15 +29,13 @@ impl AtStore<'_> {
                 Errand::KeepDenied(duration) => kept.keep_denied(manager, duration),
                 Errand::KeepHeldBack(duration) => kept.keep_paused(manager, duration),
                 Errand::EndKeep => kept.forget(&**manager, || manager.is_closed_or_paused()),
-                Errand::Carry => self.start_carrier(),
+                // In the caller's runtime; where there is none, in the background.
+                Errand::Carry => {
+                    if let Some(runtime) = timers::runtime_here().or_else(background) {
+                        runtime.spawn(carry(Arc::clone(manager)));
+                    }
+                }
             }
-        }
-    }
-
-    /// Starts a carrier in the caller's runtime; where there is none, in the background.
-    fn start_carrier(self) {
-        if let Some(runtime) = timers::runtime_here().or_else(background) {
-            runtime.spawn(carry(Arc::clone(self.0)));
         }
     }
 
@@ -52,7 +50,8 @@ impl AtStore<'_> {
             here
         };
         if let Some(runtime) = runtime {
-            runtime.spawn(renew(Arc::downgrade(self.0)));
+            let ttl = self.note_in_session(|step| step.session.lease_ttl());
+            runtime.spawn(renew(Arc::downgrade(self.0), Duration::from_nanos(ttl)));
         }
     }
 
@@ -69,12 +68,6 @@ impl AtStore<'_> {
         });
         next.expect(NO_STORE)
     }
-
-    /// A call has failed, if it has not ended: its carrier was dropped, because the runtime was shut down.
-    fn call_was_dropped(self, generation: u64) {
-        let failed = CallFailed::unanswered(self.link().store.name(), None);
-        self.change_session(|step| step.failed(generation, &failed));
-    }
 }
 
 async fn carry(manager: Arc<Manager>) {
@@ -84,10 +77,13 @@ async fn carry(manager: Arc<Manager>) {
     loop {
         trip = match trip {
             Trip::Call { call, generation } => {
-                let guard = OnDrop(|| store.call_was_dropped(generation));
+                // If the carrier is dropped, because its runtime is shut down, the call has failed. A call that has ended cannot fail.
+                let _ends = OnDrop(|| {
+                    let failed = CallFailed::unanswered(store.link().store.name(), None);
+                    store.change_session(|step| step.failed(generation, &failed));
+                });
                 let answer = store.link().call(call).await;
                 let next = store.answered(generation, &answer);
-                drop(guard); // a call that has ended cannot fail any more
                 granted = answer.map_or(0, |reply| reply.granted);
                 next
             }
@@ -109,7 +105,7 @@ async fn carry(manager: Arc<Manager>) {
 }
 
 /// Renews all leases of a manager three times within their TTL, until there are none.
-async fn renew(manager: Weak<Manager>) {
+async fn renew(manager: Weak<Manager>, ttl: Duration) {
     // The runtime was shut down, or the store's code panicked. The next grant begins another heartbeat.
     let dropped = OnDrop(|| {
         if let Some(manager) = manager.upgrade() {
@@ -117,13 +113,6 @@ async fn renew(manager: Weak<Manager>) {
             store.note_in_session(|step| step.session.renewals_stopped());
         }
     });
-    let ttl = manager.upgrade().map(|manager| {
-        let store = manager.at_store();
-        store.note_in_session(|step| step.session.lease_ttl())
-    });
-    let Some(ttl) = ttl.map(Duration::from_nanos) else {
-        return;
-    };
     let (pause, retry) = (ttl / 3, ttl / 12);
     let mut next = pause;
     loop {

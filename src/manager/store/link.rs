@@ -159,8 +159,8 @@ impl StoreLink {
         is_sure: bool,
         check: impl FnOnce(&Result<T, StoreError>) -> Result<(), ReplyFault>,
     ) -> Result<T, CallFailed> {
-        let is_probe = self.breaker.lock().admit(Instant::now);
-        let is_probe = is_probe.map_err(|error| CallFailed {
+        let admitted = self.breaker.lock().admit(Instant::now);
+        let is_probe = admitted.map_err(|error| CallFailed {
             error,
             may_have_run: false,
         })?;
@@ -172,11 +172,7 @@ impl StoreLink {
             timeout(self.deadline, answer).await
         };
         drop(probe);
-        let unanswered = |after| StoreError::Unanswered {
-            store: self.store.name(),
-            after,
-            source: None,
-        };
+        let unanswered = |after| CallFailed::unanswered(self.store.name(), after).error;
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(panic)) => {
@@ -185,9 +181,8 @@ impl StoreLink {
             }
             Err(_) => Err(unanswered(Some(self.deadline))),
         };
-        let store = || self.store.name();
         let checked = check(&answer).map_err(|fault| StoreError::BadReply {
-            store: store(),
+            store: self.store.name(),
             fault,
         });
         let answer = checked.and(answer);

@@ -107,7 +107,8 @@ impl Clock {
         ClockOrigin(self.latest.0.wrapping_sub(self.moment.nanos()))
     }
 
-    /// The instant of a moment on tokio's clock, if the latest reading is new.
+    /// The instant of a moment on tokio's clock. The latest reading must be of the caller's clock: an instant of another clock may be an
+    /// hour too late.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         self.source.on_tokio_clock(self.reading_at(moment))
     }
@@ -116,13 +117,6 @@ impl Clock {
     fn reading_at(&self, moment: Moment) -> Reading {
         let later = self.latest.plus(moment.since(self.moment));
         later.minus(self.moment.since(moment))
-    }
-
-    /// The instant of a moment on the caller's clock. That clock is read first, for the latest reading may be of another one: a
-    /// driver that sleeps until an instant of another clock might sleep an hour too long.
-    pub(crate) fn instant_here(&mut self, moment: Moment) -> Instant {
-        self.now();
-        self.instant(moment)
     }
 
     /// Continues from `other`, a former copy of this clock, if that is ahead.
@@ -134,11 +128,10 @@ impl Clock {
 
     #[inline]
     fn at(&mut self, now: Reading) -> Moment {
-        let elapsed = match now.nanos_since(self.latest) {
-            Some(elapsed) if self.others.is_none() => elapsed,
+        match now.nanos_since(self.latest) {
+            Some(elapsed) if self.others.is_none() => self.advance(elapsed, now),
             _ => self.change_clock(now),
-        };
-        self.advance(elapsed, now)
+        }
     }
 
     #[inline(always)]
@@ -148,9 +141,9 @@ impl Clock {
         self.moment
     }
 
-    /// Makes `latest` the latest reading of the clock that `now` was read from. Returns the nanoseconds since.
+    /// Counts the time since the latest reading of the clock that `now` was read from.
     #[cold]
-    fn change_clock(&mut self, now: Reading) -> u64 {
+    fn change_clock(&mut self, now: Reading) -> Moment {
         /// Above this number, clocks are forgotten, the slowest first.
         const REMEMBERED: usize = 64;
         let Others(others) = &mut **self.others.get_or_insert_default();
@@ -164,7 +157,8 @@ impl Clock {
         if others.len() > REMEMBERED {
             others.remove(0);
         }
-        now.nanos_since(self.latest).unwrap_or(0)
+        let elapsed = now.nanos_since(self.latest).unwrap_or(0);
+        self.advance(elapsed, now)
     }
 }
 
