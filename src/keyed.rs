@@ -14,8 +14,6 @@ mod shards;
 mod shared;
 mod snapshot;
 mod table;
-#[cfg(feature = "http")]
-mod tell;
 mod tier;
 
 pub use self::builder::KeyedLimiterBuilder;

@@ -2,8 +2,6 @@
 
 mod builder;
 mod keys;
-#[cfg(feature = "http")]
-mod tell;
 
 use std::panic::Location;
 use std::sync::Arc;

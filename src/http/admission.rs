@@ -171,7 +171,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
     }
 
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
-        Self::tell(self, key, event); // the limiter's own method
+        self.observers().tell(key, event);
     }
 }
 
@@ -195,7 +195,7 @@ impl AsksLimiter<NoKey> for SharedLimiter {
     }
 
     fn tell(&self, _: Option<&NoKey>, event: impl FnOnce() -> EventKind) {
-        Self::tell(self, self.key_bytes(), event); // the limiter's own method
+        self.handle().tell(Some(&NoKey), event);
     }
 }
 
@@ -209,7 +209,8 @@ impl<K: StoreKey> AsksLimiter<K> for SharedLimiter {
     }
 
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
-        Self::tell(self, &key.map(bytes_of).unwrap_or_default(), event); // the limiter's own method
+        let limiter = self.key(key.map(bytes_of).unwrap_or_default());
+        limiter.handle().tell(Some(&NoKey), event);
     }
 }
 

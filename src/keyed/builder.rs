@@ -231,7 +231,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         plan: Plan,
         since_epoch: Duration,
     ) -> KeyTable<K, W, H> {
-        let (policy, tiered) = (plan.policy().clone(), self.tier_of.is_some());
+        let tiered = self.tier_of.is_some();
         let words = if self.settles {
             0 // every permit has a handle of its limiter, so no key is idle
         } else {
@@ -239,7 +239,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         };
         let decides_at_once = !tiered && plan.width().is_some_and(|width| width <= words);
         let observed = self.observers.is_some();
-        let observer = KeyedObservers {
+        let observers = KeyedObservers {
             name: self.name.clone(),
             observers: self.observers,
             format: self.format_key,
@@ -249,8 +249,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             time_source: self.time_source,
             numbers: AtomicU64::new(0),
             tier_of: self.tier_of,
-            name: self.name.clone(),
-            observer: observed.then(|| Arc::new(observer)),
+            observed,
+            observers: Arc::new(observers),
         };
         let options = Options {
             observed,
@@ -280,7 +280,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             Shard::new(
                 clock,
                 id_prefix,
-                Tiers::new(policy.clone(), common, tiered, words),
+                Tiers::new(common, tiered, words),
                 hasher.clone(),
                 at_once.clone(),
             )

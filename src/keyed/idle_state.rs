@@ -54,11 +54,6 @@ pub(super) struct IdleState<'a> {
 }
 
 impl IdleState<'_> {
-    /// Resets the state.
-    pub(super) fn reset(&mut self, now: Moment) {
-        self.change(|rule, _| rule.initial(now));
-    }
-
     /// Sets other states, one for each limit.
     pub(super) fn restore(&mut self, states: impl Iterator<Item = StateWords>) {
         for ((rule, at), state) in self.plan.words().zip(states) {
@@ -101,15 +96,6 @@ impl IdleState<'_> {
             store(self.words, rule, at, next);
         }
         true
-    }
-
-    /// Charges all limits, whether or not they admit it.
-    pub(super) fn charge(&mut self, now: Moment, cost: u64) {
-        self.change(|rule, state| rule.charge(state, now, cost));
-    }
-
-    pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
-        self.change(|rule, state| rule.forgive(state, now, cost));
     }
 
     /// The denial of a request that does not wait, which it records.
@@ -195,7 +181,8 @@ impl IdleState<'_> {
             .map(|(rule, at)| (rule, load(self.words, rule, at)))
     }
 
-    fn change(&mut self, change: impl Fn(&Rule, StateWords) -> StateWords) {
+    /// Changes the state of each limit.
+    pub(super) fn change(&mut self, change: impl Fn(&Rule, StateWords) -> StateWords) {
         for (rule, at) in self.plan.words() {
             let state = change(rule, load(self.words, rule, at));
             store(self.words, rule, at, state);

@@ -25,6 +25,7 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;
 use crate::manager::{Awaited, RequestOptions};
+use crate::observe::KeyedObservers;
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus};
@@ -392,7 +393,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// The [name](crate::KeyedLimiterBuilder::name), if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        with_table!(&*self.table, |table| table.shared.name.as_deref())
+        self.observers().name.as_deref()
+    }
+
+    pub(crate) fn observers(&self) -> &KeyedObservers {
+        with_table!(&*self.table, |table| &table.shared.observers)
     }
 
     /// The most keys that are known at once: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
@@ -526,7 +531,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
             .get(0)
             .tiers
             .own()
-            .policy
+            .plan
+            .policy()
             .clone())
     }
 
@@ -928,17 +934,12 @@ impl KeyedStage {
         if let Self::New(options) = self {
             // A task that acquires in a loop must yield to other tasks.
             ready!(coop::poll_proceed(cx)).made_progress();
-            match with_table!(table, |table| table.admit(key, options, None)) {
-                Ok(Admitted::ToManager(manager)) => {
-                    *self = Self::Waiting(AcquireOwned::new(manager, options.clone()));
-                }
-                Ok(Admitted::Granted(permit)) => {
-                    *self = Self::Done;
-                    return Poll::Ready(Ok(permit));
-                }
-                Err(error) => {
-                    *self = Self::Done;
-                    return Poll::Ready(Err(error));
+            let options = options.clone();
+            *self = Self::Done;
+            match with_table!(table, |table| table.admit(key, &options, None))? {
+                Admitted::Granted(permit) => return Poll::Ready(Ok(permit)),
+                Admitted::ToManager(manager) => {
+                    *self = Self::Waiting(AcquireOwned::new(manager, options));
                 }
             }
         }

@@ -26,9 +26,8 @@ use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
 use crate::core::suspension::AllKeysHold;
 use crate::manager::{AtRest, Clock, FinalTotals, Manager};
-use crate::policy::Policy;
 use crate::snapshot::KeyTotals;
-use crate::strategy::Moment;
+use crate::strategy::{Moment, Strategy};
 
 pub(super) use self::change::{Change, Changed, Changes};
 
@@ -171,12 +170,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     /// The pause or the closing of all keys, if it still holds.
     pub(super) fn hold_at(&mut self, now: Moment) -> Option<AllKeysHold> {
-        let hold = **self.hold.as_ref()?;
-        if hold.is_over(now) {
-            self.hold = None;
-            return None;
-        }
-        Some(hold)
+        self.hold.take_if(|hold| hold.is_over(now));
+        self.hold.as_deref().copied()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -238,15 +233,12 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             .map_or(0, |idle| self.tiers.number_in(&idle.value))
     }
 
-    /// The policy of an idle key.
-    pub(super) fn policy_at(&self, slot: usize) -> Policy {
-        self.tiers.get(self.tier_at(slot)).policy
-    }
-
     /// Inserts a reset idle key of a known tier. Returns its slot.
     pub(super) fn insert_new(&mut self, hash: u64, key: K, tier: usize, now: Moment) -> usize {
-        let mut words = self.tiers.words(tier);
-        self.tiers.state(&mut words).reset(now);
+        let rules = self.tiers.get(tier).plan.words();
+        let words = self
+            .tiers
+            .restored(tier, rules.map(|(rule, _)| rule.initial(now)));
         self.insert_idle(hash, key, words)
     }
 
@@ -296,7 +288,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         let fence = self.fence;
         let mut gate = self.key_state(slot)?.gate(fence, now);
         if tier != former {
-            let plan = Arc::clone(self.tiers.get(tier).plan());
+            let plan = Arc::clone(&self.tiers.get(tier).plan);
             gate.set_plan(plan, now, UsageCarryOver::AsIs);
         }
         Some((self.remove_idle(slot)?, gate))

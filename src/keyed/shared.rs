@@ -8,7 +8,7 @@ use super::tier::TierOf;
 use crate::contain_panic::contain_panic;
 use crate::event::EventKind;
 use crate::manager::TimeSource;
-use crate::observe::{KeyedObservers, Observers};
+use crate::observe::KeyedObservers;
 
 /// The data that all keys share.
 pub(super) struct KeyedShared<K> {
@@ -18,8 +18,9 @@ pub(super) struct KeyedShared<K> {
     /// The numbers given to managers, and to shards for the permits of their idle keys: each makes other permit ids.
     pub(super) numbers: AtomicU64,
     pub(super) tier_of: Option<TierOf<K>>,
-    pub(super) name: Option<Arc<str>>,
-    pub(super) observer: Option<Arc<KeyedObservers>>,
+    /// Whether there are observers. A denial reads it here.
+    pub(super) observed: bool,
+    pub(super) observers: Arc<KeyedObservers>,
 }
 
 impl<K: Send + Sync + 'static> KeyedShared<K> {
@@ -27,38 +28,21 @@ impl<K: Send + Sync + 'static> KeyedShared<K> {
         self.numbers.fetch_add(1, Relaxed)
     }
 
-    /// Reports an event of a key without a manager, or of a request whose key is unknown, to the observer. Called outside every lock.
-    pub(super) fn tell(&self, key: Option<&K>, kind: impl FnOnce() -> EventKind) {
-        if let Some(observer) = &self.observer {
-            observer.emit(key, &kind());
-        }
-    }
-
-    /// [`KeyedShared::tell`] for a borrowed key. If the key cannot be cloned, the event is not reported.
+    /// Reports events of a borrowed key that has no manager. If the key cannot be cloned, they are not reported. Called outside every
+    /// lock.
     #[cold]
-    pub(super) fn emit_of_idle(
+    pub(super) fn tell_of_borrowed(
         &self,
         key: &(impl KeyRef<K> + ?Sized),
         kinds: impl IntoIterator<Item = EventKind>,
     ) {
-        let Some(observer) = &self.observer else {
-            return;
-        };
-        contain_panic(|| {
-            let key = key.to_key();
-            for kind in kinds {
-                observer.emit(Some(&key), &kind);
-            }
-        });
-    }
-}
-
-impl<K: Clone + Send + Sync + 'static> KeyedShared<K> {
-    /// The observer of the manager of this key, which clones it.
-    pub(super) fn observer_of(&self, key: &K) -> Observers {
-        let observer = self.observer.as_ref();
-        observer.map_or(Observers::NONE, |observer| {
-            observer.of_key(Some(key.clone()))
-        })
+        if self.observed {
+            contain_panic(|| {
+                let key = key.to_key();
+                for kind in kinds {
+                    self.observers.tell(Some(&key), || kind);
+                }
+            });
+        }
     }
 }

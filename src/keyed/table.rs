@@ -12,7 +12,6 @@ use super::shard::{Change, Changed, Changes};
 use super::shards::Shards;
 use super::shared::KeyedShared;
 use super::snapshot::KeySnapshot;
-use super::tier::Tier;
 use crate::carry_over::UsageCarryOver;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
@@ -22,11 +21,11 @@ use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::event::EventKind;
-use crate::manager::{Manager, RequestOptions};
+use crate::manager::{Manager, PerPlan, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus};
-use crate::strategy::Moment;
+use crate::strategy::{Moment, Strategy};
 
 /// Grants to idle keys between two checks for removable keys.
 const REAP_EVERY: u64 = 64;
@@ -55,7 +54,7 @@ enum Entered<R> {
     Active(Arc<Manager>),
     /// The key is unknown, and must stay unknown or finds no room. It would have this tier.
     Absent {
-        tier: Tier,
+        tier: Arc<PerPlan>,
         hold: Option<AllKeysHold>,
         now: Moment,
     },
@@ -138,10 +137,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     }
                     return Some(Ok(Permit::idle(id_prefix, fence, cost, now, origin)));
                 }
-                if self.shared.observer.is_none() {
+                if !self.shared.observed {
                     // The decision holds a policy copy of this shard only.
                     let mut state = IdleState {
-                        plan: shard.tiers.own().plan(),
+                        plan: &shard.tiers.own().plan,
                         words: state.words,
                     };
                     shard.counted.denied += 1;
@@ -163,7 +162,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options: &RequestOptions,
         mut limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<Permit, TryAcquireError> {
-        let observed = self.shared.observer.is_some();
+        let observed = self.shared.observed;
         let mut events = Vec::new();
         let entered = self.enter(key, Purpose::Request, |mut idle| {
             let attempt = observed.then(|| idle.attempt(options));
@@ -179,7 +178,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         match entered.map_err(TryAcquireError::without_decision)? {
             Entered::Idle(answer) => {
                 if !events.is_empty() {
-                    self.shared.emit_of_idle(key, events);
+                    self.shared.tell_of_borrowed(key, events);
                 }
                 answer
             }
@@ -241,7 +240,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     plain: cost.max(1),
                     ..costs
                 };
-                let decision = Gate::new(Arc::clone(tier.plan()), now, false)
+                let decision = Gate::new(Arc::clone(&tier.plan), now, false)
                     .limits()
                     .decide(now, 0, costs);
                 let refused = cost == 0 || !self.shards.has_room();
@@ -260,7 +259,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         match self.enter(key, Purpose::Look, |idle| Some(idle.state.limits(idle.now))) {
             Ok(Entered::Idle(limits)) => limits,
             Ok(Entered::Active(manager)) => manager.limits(),
-            Ok(Entered::Absent { tier, now, .. }) => Gate::new(Arc::clone(tier.plan()), now, false)
+            Ok(Entered::Absent { tier, now, .. }) => Gate::new(Arc::clone(&tier.plan), now, false)
                 .limits()
                 .statuses(now),
             Err(_) => Vec::new(),
@@ -268,7 +267,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     pub(super) fn penalize<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) -> bool {
-        let charge = |mut idle: IdleKey<'_>| idle.state.charge(idle.now, units);
+        let charge = |IdleKey { mut state, now, .. }: IdleKey<'_>| {
+            state.change(|rule, words| rule.charge(words, now, units));
+        };
         self.visit(key, Purpose::Change, charge, |manager| {
             manager.charge(units);
         })
@@ -276,7 +277,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     pub(super) fn reward<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) {
-        let forgive = |mut idle: IdleKey<'_>| idle.state.forgive(idle.now, units);
+        let forgive = |IdleKey { mut state, now, .. }: IdleKey<'_>| {
+            state.change(|rule, words| rule.forgive(words, now, units));
+        };
         self.visit(key, Purpose::Look, forgive, |manager| {
             manager.control(|schedule, now, effects| schedule.forgive(now, units, effects));
         });
@@ -286,7 +289,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.visit(
             key,
             Purpose::Look,
-            |mut idle| idle.state.reset(idle.now),
+            |mut idle| idle.state.change(|rule, _| rule.initial(idle.now)),
             |manager| {
                 manager.control(Schedule::reset);
             },
@@ -330,7 +333,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         if self.shared.tier_of.is_some() {
             return Err(ConfigError::HasTiers);
         }
-        let since_epoch = self.shards.get(0).tiers.own().common.since_epoch();
+        let since_epoch = self.shards.get(0).tiers.own().since_epoch();
         self.change(Change::SetPlan(
             Arc::new(Plan::new(policy, since_epoch)?),
             carry,
@@ -380,10 +383,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     fn too_many(&self, key: &(impl KeyRef<K> + ?Sized)) -> AcquireError {
-        if self.shared.observer.is_some() {
-            self.shared
-                .tell(Some(&key.to_key()), || EventKind::TooManyKeys);
-        }
+        self.shared.tell_of_borrowed(key, [EventKind::TooManyKeys]);
         AcquireError::TooManyKeys {
             max: self.shards.max_keys,
         }
@@ -392,9 +392,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// The decision of the limiter's own policy for a new key, used for a key whose own policy is invalid.
     fn default_decision(&self) -> Decision {
         let mut shard = self.shards.get(0);
-        let (now, plan) = (shard.clock.now(), Arc::clone(shard.tiers.own().plan()));
-        drop(shard);
-        Gate::new(plan, now, false)
+        let now = shard.clock.now();
+        Gate::new(Arc::clone(&shard.tiers.own().plan), now, false)
             .limits()
             .decide(now, 0, Costs::plain(1))
     }

@@ -13,20 +13,11 @@ use crate::strategy::{Moment, StateWords};
 
 pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
 
-/// The policy of some keys.
-#[derive(Debug, Clone)]
-pub(super) struct Tier {
-    pub(super) policy: Policy,
-    /// The data that the managers of its keys in this shard share.
-    pub(super) common: Arc<PerPlan>,
-    /// Whether the state of a key fits into the words of an idle key.
-    pub(super) fits: bool,
-}
-
-/// The tiers that a shard has seen; the first is the limiter's own policy.
+/// The tiers that a shard has seen. A tier is the policy of some keys.
 #[derive(Debug)]
 pub(super) struct Tiers {
-    seen: Vec<Tier>,
+    /// For each tier, the data that the managers of its keys in this shard share. The first tier is the limiter's own policy.
+    seen: Vec<Arc<PerPlan>>,
     /// Whether keys have tiers; otherwise there is only the first.
     tiered: bool,
     /// Words for the state of an idle key, beside the number of its tier.
@@ -37,23 +28,22 @@ impl Tiers {
     /// How many tiers a shard keeps. A key of any further tier is always active, and the tier is kept until another one comes.
     const MAX: usize = 64;
 
-    pub(super) fn new(policy: Policy, common: PerPlan, tiered: bool, words: usize) -> Self {
+    pub(super) fn new(own: PerPlan, tiered: bool, words: usize) -> Self {
         Self {
-            seen: vec![Tier::new(policy, common, words)],
+            seen: vec![Arc::new(own)],
             tiered,
             words,
         }
     }
 
-    pub(super) fn own(&self) -> &Tier {
+    pub(super) fn own(&self) -> &Arc<PerPlan> {
         &self.seen[0]
     }
 
     /// Replaces the limiter's own policy. Returns the former one.
-    pub(super) fn replace_own(&mut self, plan: Plan) -> Tier {
-        let policy = plan.policy().clone();
-        let common = self.own().common.with_plan(Arc::new(plan));
-        std::mem::replace(&mut self.seen[0], Tier::new(policy, common, self.words))
+    pub(super) fn replace_own(&mut self, plan: Plan) -> Arc<PerPlan> {
+        let own = self.own().with_plan(Arc::new(plan));
+        std::mem::replace(&mut self.seen[0], Arc::new(own))
     }
 
     /// The number of the tier of a policy; without one, of the limiter's own.
@@ -64,37 +54,38 @@ impl Tiers {
         if let Some(known) = self.position(policy) {
             return Ok(known);
         }
-        let own = &self.own().common;
+        let own = self.own();
         let plan = Plan::new(policy.clone(), own.since_epoch())?;
-        let mut tier = Tier::new(policy.clone(), own.with_plan(Arc::new(plan)), self.words);
+        let tier = own.with_plan(Arc::new(plan));
         self.seen.truncate(Self::MAX);
-        tier.fits &= self.seen.len() < Self::MAX;
-        self.seen.push(tier);
+        self.seen.push(Arc::new(tier));
         Ok(self.seen.len() - 1)
     }
 
     fn position(&self, policy: &Policy) -> Option<usize> {
-        self.seen.iter().position(|tier| tier.policy == *policy)
+        self.seen
+            .iter()
+            .position(|tier| tier.plan.policy() == policy)
     }
 
     /// The number of a tier whose keys can be idle.
     pub(super) fn number_of(&self, policy: &Policy) -> Option<usize> {
-        self.position(policy)
-            .filter(|number| self.seen[*number].fits)
+        self.position(policy).filter(|number| self.fits(*number))
     }
 
-    pub(super) fn get(&self, number: usize) -> Tier {
-        self.seen[number].clone()
+    pub(super) fn get(&self, number: usize) -> &Arc<PerPlan> {
+        &self.seen[number]
     }
 
-    /// Whether a key of this tier can be idle.
+    /// Whether a key of this tier can be idle: the shard keeps the tier, and the state fits into the words of an idle key.
     pub(super) fn fits(&self, number: usize) -> bool {
-        self.seen[number].fits
+        let width = self.seen[number].plan.width();
+        number < Self::MAX && width.is_some_and(|width| width <= self.words)
     }
 
     /// Whether a key of any tier can be idle.
     pub(super) fn any_fits(&self) -> bool {
-        self.seen.iter().any(|tier| tier.fits)
+        (0..self.seen.len()).any(|number| self.fits(number))
     }
 
     pub(super) fn number_in<const W: usize>(&self, words: &[KeyWord; W]) -> usize {
@@ -105,22 +96,16 @@ impl Tiers {
         }
     }
 
-    /// The words of an idle key of a tier, with all else zero.
-    pub(super) fn words<const W: usize>(&self, number: usize) -> [KeyWord; W] {
-        let mut words = [KeyWord::ZERO; W];
-        if self.tiered {
-            words[W - 1] = KeyWord::new(number as u64);
-        }
-        words
-    }
-
     /// The words of an idle key of a tier, from the states of its limits.
     pub(super) fn restored<const W: usize>(
         &self,
         number: usize,
         states: impl Iterator<Item = StateWords>,
     ) -> [KeyWord; W] {
-        let mut words = self.words(number);
+        let mut words = [KeyWord::ZERO; W];
+        if self.tiered {
+            words[W - 1] = KeyWord::new(number as u64);
+        }
         self.state(&mut words).restore(states);
         words
     }
@@ -133,7 +118,7 @@ impl Tiers {
         carry: UsageCarryOver,
         now: Moment,
     ) -> [KeyWord; W] {
-        gate.set_plan(Arc::clone(self.seen[number].plan()), now, carry);
+        gate.set_plan(Arc::clone(&self.seen[number].plan), now, carry);
         self.restored(number, gate.limits().states().into_iter().flatten())
     }
 
@@ -142,28 +127,8 @@ impl Tiers {
         &'a self,
         words: &'a mut [KeyWord; W],
     ) -> IdleState<'a> {
-        self.seen[self.number_in(words)].state(words)
-    }
-}
-
-impl Tier {
-    fn new(policy: Policy, common: PerPlan, words: usize) -> Self {
-        let fits = common.plan.width().is_some_and(|width| width <= words);
-        Self {
-            policy,
-            common: Arc::new(common),
-            fits,
-        }
-    }
-
-    pub(super) fn plan(&self) -> &Arc<Plan> {
-        &self.common.plan
-    }
-
-    /// The state of an idle key of this tier.
-    pub(super) fn state<'a>(&'a self, words: &'a mut [KeyWord]) -> IdleState<'a> {
         IdleState {
-            plan: self.plan(),
+            plan: &self.seen[self.number_in(words)].plan,
             words,
         }
     }

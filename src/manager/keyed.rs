@@ -41,8 +41,9 @@ manager_view!(
 );
 
 impl ActiveKey<'_> {
-    /// [`Manager::set_policy`] with its plan, if the present plan is another one.
-    pub(crate) fn apply_policy(self, policy: &Policy, plan: &Arc<Plan>) {
+    /// [`Manager::set_policy`] with a plan, if the present policy is another one.
+    pub(crate) fn apply_plan(self, plan: &Arc<Plan>) {
+        let policy = plan.policy();
         let begins_with_it =
             |common: &PerPlan| Arc::ptr_eq(&common.plan, plan) || common.plan.policy() == policy;
         if self.is_only_a_word() && begins_with_it(self.0.common()) {

@@ -61,22 +61,31 @@ pub(crate) struct KeyedObservers {
 }
 
 impl KeyedObservers {
-    /// Reports an event of a key, or of none.
-    pub(crate) fn emit<K: Send + Sync + 'static>(&self, key: Option<&K>, kind: &EventKind) {
-        let key = key.map(|key| ObservedKey::new(key, self.format));
-        self.observers.emit(&LimiterEvent {
-            limiter: self.name.as_ref(),
-            key,
-            kind,
-        });
+    /// Reports an event of a key without a manager, or of a request whose key is unknown. Called outside every lock.
+    pub(crate) fn tell<K: Send + Sync + 'static>(
+        &self,
+        key: Option<&K>,
+        kind: impl FnOnce() -> EventKind,
+    ) {
+        if self.observers.is_some() {
+            let key = key.map(|key| ObservedKey::new(key, self.format));
+            self.observers.emit(&LimiterEvent {
+                limiter: self.name.as_ref(),
+                key,
+                kind: &kind(),
+            });
+        }
     }
 
-    /// The observers of the manager of one key, or of requests without a key.
-    pub(crate) fn of_key<K: Send + Sync + 'static>(self: &Arc<Self>, key: Option<K>) -> Observers {
+    /// The observers of the manager of one key, or of requests without a key. If there are any, the key is cloned.
+    pub(crate) fn of_key<K: Clone + Send + Sync + 'static>(
+        self: &Arc<Self>,
+        key: Option<&K>,
+    ) -> Observers {
         if !self.observers.is_some() {
             return Observers::NONE;
         }
-        let keyed = Arc::clone(self);
+        let (keyed, key) = (Arc::clone(self), key.cloned());
         Observers::new(OfKey { keyed, key })
     }
 }

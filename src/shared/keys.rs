@@ -118,9 +118,9 @@ impl SharedBy {
             ..self.session.clone()
         };
         let session = StoreSession::new(Arc::clone(plan), Moment::START, options);
-        let observed = Some(key).filter(|key| !key.is_empty());
+        let observed_key = Some(key).filter(|key| !key.is_empty());
         let schedule = Schedule::of_store(session, Arc::clone(&self.options));
-        let observer = link.observer.of_key(observed.cloned());
+        let observer = link.observer.of_key(observed_key);
         Manager::open(Arc::new(common), 0, schedule, clock, observer)
     }
 

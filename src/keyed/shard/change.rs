@@ -9,11 +9,11 @@ use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Schedule;
-use crate::core::suspension::{AllKeysHold, PauseScope};
+use crate::core::suspension::PauseScope;
 use crate::keyed::idle::KeptHash;
+use crate::keyed::idle_state::IdleState;
 use crate::keyed::probing::Probing;
 use crate::keyed::shared::KeyedShared;
-use crate::keyed::tier::Tier;
 use crate::lock::Lock;
 use crate::manager::{Manager, Unapplied};
 use crate::observe::Observers;
@@ -110,13 +110,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         match change {
             Change::Close { drains } => {
-                self.hold_mut().closed = true;
+                self.hold.get_or_insert_default().closed = true;
                 self.change_managers(change, changed, |schedule, now, effects| {
                     schedule.close(now, *drains, effects);
                 });
             }
             Change::Pause(nanos) => {
-                let hold = self.hold_mut();
+                let hold = self.hold.get_or_insert_default();
                 hold.paused_until = hold.paused_until.max(Some(now.plus(*nanos)));
                 self.change_managers(change, changed, |schedule, now, effects| {
                     let until = now.plus(*nanos);
@@ -134,22 +134,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
             Change::SetPlan(plan, carry) => {
                 let former = self.tiers.replace_own(plan.deep_clone());
-                let own = Arc::clone(self.tiers.own().plan());
+                let own = Arc::clone(&self.tiers.own().plan);
                 self.change_managers(change, changed, |schedule, now, effects| {
                     schedule.set_plan(now, Arc::clone(&own), *carry, effects);
                 });
                 self.plan = self.tiers.fits(0).then(|| Arc::clone(plan));
                 if self.plan.is_some() {
-                    self.change_idle(&former, *carry, now);
+                    self.change_idle(&former.plan, *carry, now);
                 } else {
-                    self.activate_all(&former, *carry, now, shared, &mut changed.removed);
+                    self.activate_all(&former.plan, *carry, now, shared, &mut changed.removed);
                 }
             }
         }
-    }
-
-    fn hold_mut(&mut self) -> &mut AllKeysHold {
-        self.hold.get_or_insert_default()
     }
 
     /// Removes the keys whose manager is one word with all places free. A change would allocate the state behind that word.
@@ -185,9 +181,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// Carries the usage of all idle keys over.
-    fn change_idle(&mut self, former: &Tier, carry: UsageCarryOver, now: Moment) {
+    fn change_idle(&mut self, former: &Arc<Plan>, carry: UsageCarryOver, now: Moment) {
         for idle in self.idle.iter_mut() {
-            let gate = former.state(&mut idle.value).gate(0, now);
+            let state = IdleState {
+                plan: former,
+                words: &mut idle.value,
+            };
+            let gate = state.gate(0, now);
             idle.value = self.tiers.carry_over(gate, 0, carry, now);
         }
     }
@@ -195,7 +195,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// Makes all idle keys active, because their states do not fit into words any more. Reset ones are removed.
     fn activate_all(
         &mut self,
-        former: &Tier,
+        former: &Arc<Plan>,
         carry: UsageCarryOver,
         now: Moment,
         shared: &KeyedShared<K>,
@@ -204,16 +204,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let hold = self.hold_at(now);
         for mut idle in std::mem::replace(&mut self.idle, Probing::new()).into_entries() {
             let hash = idle.hash(&self.hasher);
-            let mut gate = former.state(&mut idle.value).gate(self.fence, now);
+            let state = IdleState {
+                plan: former,
+                words: &mut idle.value,
+            };
+            let mut gate = state.gate(self.fence, now);
             let key = idle.key;
-            gate.set_plan(Arc::clone(self.tiers.own().plan()), now, carry);
+            gate.set_plan(Arc::clone(&self.tiers.own().plan), now, carry);
             if gate.limits().reset_at(now) <= now {
                 removed.key(Some(key));
                 continue;
             }
             let mut observer = Observers::NONE;
-            contain_panic(|| observer = shared.observer_of(&key));
-            let common = Arc::clone(&self.tiers.own().common);
+            contain_panic(|| observer = shared.observers.of_key(Some(&key)));
+            let common = Arc::clone(self.tiers.own());
             let number = shared.next_number();
             let manager = Manager::of_key(common, number, gate, &self.clock, observer, hold);
             self.insert_active(hash, key, manager);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::{Entered, KeyTable, Purpose};
 use crate::contain_panic::contain_panic;
+use crate::core::gate::plan::Plan;
 use crate::error::AcquireError;
 use crate::event::EventKind;
 use crate::keyed::idle::{KeptHash, KeyRef};
 use crate::keyed::idle_state::IdleKey;
 use crate::keyed::shard::{Location, Removed, Shard};
 use crate::keyed::shards::ON_THE_WAY;
-use crate::keyed::tier::Tier;
 use crate::manager::Manager;
 use crate::observe::Observers;
 use crate::policy::Policy;
@@ -38,7 +38,7 @@ struct Copies<K> {
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
     /// The plan that a manager uses from now on.
-    tier: Option<(Arc<Manager>, Tier)>,
+    plan: Option<(Arc<Manager>, Arc<Plan>)>,
     /// The former and the present policy of a key whose tier has changed while it was idle.
     changed: Option<Box<[Policy; 2]>>,
     removed: Removed<K>,
@@ -71,7 +71,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         loop {
             let mut after_unlock = AfterUnlock {
                 evicted: None,
-                tier: None,
+                plan: None,
                 changed: None,
                 removed: Removed::default(),
             };
@@ -120,14 +120,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let slot = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
-                    after_unlock.tier = Some((Arc::clone(&manager), shard.tiers.get(tier)));
+                    let plan = Arc::clone(&shard.tiers.get(tier).plan);
+                    after_unlock.plan = Some((Arc::clone(&manager), plan));
                 }
                 return Ok(Some(Entered::Active(manager)));
             }
             Location::Idle { slot } => slot,
             Location::Absent if purpose == Purpose::Look => {
                 return Ok(Some(Entered::Absent {
-                    tier: shard.tiers.get(tier),
+                    tier: Arc::clone(shard.tiers.get(tier)),
                     hold,
                     now,
                 }));
@@ -136,14 +137,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let Some(copies) = self.copies(entering) else {
                     return Ok(None);
                 };
-                let new = shard.tiers.get(tier);
+                let common = Arc::clone(shard.tiers.get(tier));
                 let AfterUnlock {
                     evicted, removed, ..
                 } = after_unlock;
                 self.shards.reap(shard, ON_THE_WAY, now, removed);
                 if !self.shards.make_room(shard, now, evicted, removed) {
                     return Ok(Some(Entered::Absent {
-                        tier: new,
+                        tier: common,
                         hold,
                         now,
                     }));
@@ -151,13 +152,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let Some(key) = copies.key.take() else {
                     return Ok(None);
                 };
-                if new.fits {
+                if shard.tiers.fits(tier) {
                     shard.insert_new(hash, key, tier, now)
                 } else {
                     let observer = take(&mut copies.observer);
                     let number = self.shared.next_number();
                     let manager = Manager::of_new_key(
-                        new.common,
+                        common,
                         number,
                         shard.fence,
                         &shard.clock,
@@ -169,8 +170,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 }
             }
         };
-        let changed = (tier != shard.tier_at(slot))
-            .then(|| [shard.policy_at(slot), shard.tiers.get(tier).policy].into());
+        let former = shard.tier_at(slot);
+        let policy_of = |tier| shard.tiers.get(tier).plan.policy().clone();
+        let changed = (tier != former).then(|| [former, tier].map(policy_of).into());
         let can_stay_idle = changed.is_none() || shard.tiers.fits(tier);
         if changed.is_some() && can_stay_idle {
             shard.change_tier(slot, tier, now);
@@ -183,7 +185,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             return Ok(Some(Entered::Idle(result)));
         }
         let mut observer = Observers::NONE;
-        if self.shared.observer.is_some() {
+        if self.shared.observed {
             let Some(copies) = self.copies(entering) else {
                 return Ok(None);
             };
@@ -193,7 +195,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let Some((key, gate)) = shard.take_idle(slot, tier, now) else {
             return Ok(None);
         };
-        let common = shard.tiers.get(tier).common;
+        let common = Arc::clone(shard.tiers.get(tier));
         let number = self.shared.next_number();
         let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
         shard.insert_active(hash, key, Arc::clone(&manager));
@@ -213,7 +215,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
 
     fn new_copies(&self, key: K) -> Copies<K> {
         Copies {
-            observer: self.shared.observer_of(&key),
+            observer: self.shared.observers.of_key(Some(&key)),
             key: Some(key),
         }
     }
@@ -225,22 +227,23 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         now: Moment,
         AfterUnlock {
             evicted,
-            tier,
+            plan,
             changed,
             removed,
         }: AfterUnlock<K>,
     ) {
-        if let Some((manager, tier)) = tier {
-            manager.active_key().apply_policy(&tier.policy, tier.plan());
+        if let Some((manager, plan)) = plan {
+            manager.active_key().apply_plan(&plan);
         }
         if let Some(changed) = changed {
             let [from, to] = *changed;
             self.shared
-                .emit_of_idle(key, [EventKind::PolicyChanged { from, to }]);
+                .tell_of_borrowed(key, [EventKind::PolicyChanged { from, to }]);
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
             self.shared
+                .observers
                 .tell(Some(&key), || EventKind::Evicted { reset_after });
             contain_panic(|| drop(key));
         }

@@ -209,7 +209,7 @@ impl StoreLink {
             }
         };
         if let Some(event) = event {
-            self.observer.emit(None::<&Arc<[u8]>>, &event);
+            self.observer.tell(None::<&Arc<[u8]>>, || event);
         }
     }
 
