@@ -147,7 +147,7 @@ impl<'a> FieldValues<'a> {
         self.partition_key.is_some()
     }
 
-    /// The limit that denied has none left for this request, whatever it has for a smaller one.
+    /// What remains of a limit. It is 0 for the limit that denied, even if a smaller request could be granted.
     fn remaining(&self, index: usize) -> u64 {
         if self.denied_by == Some(index) {
             0
@@ -174,7 +174,7 @@ impl<'a> FieldValues<'a> {
         let wait = match self.retry_after.filter(|_| self.is_denied) {
             Some(wait) if self.denied_by == Some(index) => wait,
             _ if status.remaining > 0 => until_reset(status),
-            Some(wait) => available_after.min(wait), // then every limit admits the request
+            Some(wait) => available_after.min(wait), // after `wait` every limit admits the request
             None => available_after,
         };
         Some(whole_seconds(wait))
