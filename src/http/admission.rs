@@ -48,7 +48,11 @@ pub trait AsksLimiter<K> {
     }
 
     /// Reports an event to the observers, if there are any. `key` is `None` for a request whose key is unknown.
-    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind);
+    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
+        if let Some(Ok(limiter)) = key.map(|key| self.limiter_of(key)) {
+            limiter.manager().report_if_observed(event);
+        }
+    }
 }
 
 /// The options with which a layer asks its limiter for each request.
@@ -59,16 +63,8 @@ pub struct AskTerms {
     /// Whether the answer has the state of each limit. An answer after a wait always has it, because a refusal is written from
     /// it.
     pub(super) is_explained: bool,
-    /// Where the layer was made.
+    /// Where the layer was made. Its requests count as requested there.
     pub(super) caller: Caller,
-}
-
-impl AskTerms {
-    /// The request with this cost. It counts as requested where the layer was made.
-    fn of<T>(self, mut request: PermitRequest<T>) -> PermitRequest<T> {
-        request.options.caller = self.caller;
-        request.cost(self.cost)
-    }
 }
 
 type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
@@ -117,7 +113,7 @@ fn explained<E>(
 
 impl AsksLimiter<NoKey> for Limiter {
     fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
-        let request = terms.of(self.request());
+        let request = PermitRequest::new(self, terms.cost, terms.caller);
         match (terms.wait, terms.is_explained) {
             (None, true) => {
                 Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
@@ -135,15 +131,11 @@ impl AsksLimiter<NoKey> for Limiter {
     fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
         Ok(self.clone())
     }
-
-    fn tell(&self, _: Option<&NoKey>, event: impl FnOnce() -> EventKind) {
-        self.manager().report_if_observed(event);
-    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimiter<K> {
     fn ask(&self, key: &K, terms: AskTerms) -> Admission {
-        let request = terms.of(self.request(key));
+        let request = PermitRequest::new((self, key), terms.cost, terms.caller);
         match (terms.wait, terms.is_explained) {
             (None, true) => {
                 Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
@@ -177,7 +169,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
 
 impl AsksLimiter<NoKey> for SharedLimiter {
     fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
-        let request = terms.of(self.request());
+        let request = PermitRequest::new(self, terms.cost, terms.caller);
         Admission::Later(match (terms.wait, terms.is_explained) {
             (None, true) => {
                 let acquire = request.try_acquire_explained();
@@ -192,10 +184,6 @@ impl AsksLimiter<NoKey> for SharedLimiter {
 
     fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
         Ok(self.handle())
-    }
-
-    fn tell(&self, _: Option<&NoKey>, event: impl FnOnce() -> EventKind) {
-        self.handle().tell(Some(&NoKey), event);
     }
 }
 
@@ -234,13 +222,6 @@ impl<K, L: Admits<NoKey>, F: Fn(&K) -> L> AsksLimiter<K> for ChosenLimiter<F> {
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
         (self.0)(key).limiter_of(&NoKey)
-    }
-
-    /// Without a key no limiter can be chosen, and so there are no observers.
-    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
-        if let Some(key) = key {
-            (self.0)(key).tell(Some(&NoKey), event);
-        }
     }
 }
 

@@ -116,16 +116,12 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
-        match self {
-            Self::NoIdentity(_) => grpc::UNAUTHENTICATED,
-            Self::ExceedsLimit { .. } => grpc::FAILED_PRECONDITION,
-            _ => match self.problem_type() {
-                Some(ProblemType::QuotaExceeded | ProblemType::AbnormalUsage) => {
-                    grpc::RESOURCE_EXHAUSTED
-                }
-                Some(ProblemType::ReducedCapacity) => grpc::UNAVAILABLE,
-                None => grpc::INTERNAL,
-            },
+        match self.status() {
+            StatusCode::FORBIDDEN => grpc::UNAUTHENTICATED,
+            StatusCode::PAYLOAD_TOO_LARGE => grpc::FAILED_PRECONDITION,
+            StatusCode::TOO_MANY_REQUESTS => grpc::RESOURCE_EXHAUSTED,
+            StatusCode::SERVICE_UNAVAILABLE => grpc::UNAVAILABLE,
+            _ => grpc::INTERNAL,
         }
     }
 

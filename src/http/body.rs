@@ -175,7 +175,7 @@ impl<B: Body<Data = Bytes>> Body for LimitBody<B> {
     }
 }
 
-/// A permit, and what its limiter learns of the work when it ends.
+/// A permit, and the outcome that is reported to its limiter when the work ends.
 #[derive(Debug)]
 pub(super) struct HeldPermit {
     permit: Option<Permit>,

@@ -1,4 +1,4 @@
-//! A layer of tower that limits what comes through it.
+//! A tower layer that limits the requests to a service.
 
 mod service;
 
@@ -49,7 +49,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 /// # What a client sees
 ///
 /// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the
-/// decision that granted or refused, and are never a second look. Where no limit decided there are none: when the key is unknown
+/// decision that granted or refused the request; the limits are not read again. Where no limit decided there are none: when the key is unknown
 /// or there is no room for it, the limiter is closed, or a store was not asked (also in a local fallback). In styles with one
 /// limit, a policy of only a concurrency has none.
 ///
@@ -458,7 +458,7 @@ type Respond = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 type Classify = Arc<dyn Fn(Option<StatusCode>) -> Outcome + Send + Sync>;
 type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
 
-/// What a layer does beside asking its limiter.
+/// The options of a layer: how it asks its limiter, and what it does with the answer.
 #[derive(Clone)]
 struct LayerOptions {
     fields: RateLimitFields,

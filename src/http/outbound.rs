@@ -1,4 +1,4 @@
-//! The client side: a layer that keeps to a limiter, and to what the upstream says.
+//! The client side: a layer that obeys a limiter, and the limits that the upstream reports.
 
 mod classify;
 mod error;
@@ -131,7 +131,7 @@ type LimiterOf = dyn Fn(&Parts) -> Result<Limiter, TryAcquireError> + Send + Syn
 
 type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
 
-/// What does not depend on the inner service.
+/// The options of a layer that do not depend on the types of the inner service.
 #[derive(Clone)]
 struct OutboundCommon {
     limiter_of: Arc<LimiterOf>,
@@ -387,7 +387,7 @@ impl OutboundCommon {
             .iter()
             .filter_map(|(unit, _)| answer.signal_for(unit).pause());
         pauses.for_each(|pause| limiter.pause_for(pause));
-        // The first is passed on with the rest of the answer.
+        // The signal above has reported the first malformed field.
         for field in answer.malformed().iter().skip(1) {
             limiter.apply_upstream_signal(&UpstreamSignal::new().malformed(field));
         }

@@ -149,7 +149,10 @@ impl<'h> AnswerReader<'h> {
                     AnswerPart::Numbers(unit, fields) => self.numbers(unit, fields),
                     AnswerPart::Lists => self.lists(),
                     AnswerPart::Dictionary => self.dictionary(),
-                    AnswerPart::Windows => self.windows(),
+                    AnswerPart::Windows => {
+                        // An upstream may send the policies of a later draft here. They are ignored.
+                        self.windows();
+                    }
                     AnswerPart::UsedOfLimit => self.used_of_limit(),
                     AnswerPart::Unified => self.unified(),
                 }
@@ -278,17 +281,18 @@ impl<'h> AnswerReader<'h> {
         if !self.lines(LIMIT, |line| read_counts(line, &mut quota)) {
             return;
         }
-        match self.window_of(quota.limit) {
-            Some(window) => quota.window = window,
-            None => self.answer.malformed.push(LIMIT_POLICY),
-        }
         self.answer.quotas.push(quota);
+        if !self.windows() {
+            self.answer.malformed.push(LIMIT_POLICY);
+        }
     }
 
-    /// The window of the policy with this quota, by a `RateLimit-Policy` of the drafts -03 to -07. `None` if the field is malformed.
-    fn window_of(&self, limit: Option<u64>) -> Option<Option<Duration>> {
+    /// `RateLimit-Policy` of the drafts -03 to -07: the window of the policy with the limit of the quota. A window that stands beside
+    /// the limit itself takes precedence. Returns whether the field is well formed; if it is not, it changes nothing.
+    fn windows(&mut self) -> bool {
+        let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
         let mut window = None;
-        structured_lines(self.headers.get_all(LIMIT_POLICY).iter(), |line| {
+        let read = structured_lines(self.headers.get_all(LIMIT_POLICY).iter(), |line| {
             list(line, |item| {
                 let (quota, its_window) = quota_and_window(&item)?;
                 if Some(quota) == limit {
@@ -296,18 +300,12 @@ impl<'h> AnswerReader<'h> {
                 }
                 Some(())
             })
-        })?;
-        Some(window)
-    }
-
-    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself takes precedence. An upstream may
-    /// also send the policies of a later draft; they are ignored.
-    fn windows(&mut self) {
-        let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
-        let window = self.window_of(limit).flatten();
+        });
+        let window = window.filter(|_| read.is_some());
         for quota in self.answer.quotas.as_mut_slice() {
             quota.window = quota.window.or(window);
         }
+        read.is_some()
     }
 
     fn used_of_limit(&mut self) {

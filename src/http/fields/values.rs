@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
+use sfv::{ItemSerializer, RefBareItem};
+
 use super::problem::ProblemType;
 use super::text::FieldText;
 use crate::decision::Decision;
@@ -145,7 +147,7 @@ impl<'a> FieldValues<'a> {
         self.partition_key.is_some()
     }
 
-    /// The limit that denied has none left for this request, whatever it has for a smaller one.
+    /// What remains of a limit. It is 0 for the limit that denied, even if a smaller request could be granted.
     fn remaining(&self, index: usize) -> u64 {
         if self.denied_by == Some(index) {
             0
@@ -172,7 +174,7 @@ impl<'a> FieldValues<'a> {
         let wait = match self.retry_after.filter(|_| self.is_denied) {
             Some(wait) if self.denied_by == Some(index) => wait,
             _ if status.remaining > 0 => until_reset(status),
-            Some(wait) => available_after.min(wait), // then every limit admits the request
+            Some(wait) => available_after.min(wait), // after `wait` every limit admits the request
             None => available_after,
         };
         Some(whole_seconds(wait))
@@ -286,23 +288,14 @@ impl<'a> FieldValues<'a> {
         text
     }
 
-    /// Writes the partition key in base64 (RFC 4648, section 4), with padding.
+    /// Writes the partition key in base64, with padding (RFC 9651, section 4.1.8).
     fn put_partition_key(&self, out: &mut FieldText) {
-        const DIGITS: &[u8; 64] =
-            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let Some(key) = self.partition_key else {
             return;
         };
-        out.put(b";pk=:");
-        for chunk in key.chunks(3) {
-            let [a, b, c] =
-                [0, 1, 2].map(|at| usize::from(chunk.get(at).copied().unwrap_or_default()));
-            let mut digits =
-                [a >> 2, a << 4 | b >> 4, b << 2 | c >> 6, c].map(|digit| DIGITS[digit & 63]);
-            digits[chunk.len() + 1..].fill(b'=');
-            out.put(&digits);
-        }
-        out.put(b":");
+        let key = RefBareItem::ByteSequence(key);
+        out.put(b";pk=");
+        out.put(ItemSerializer::new().bare_item(key).finish().as_bytes());
     }
 }
 

@@ -80,7 +80,7 @@ where
                 Admission::Later(asking) => {
                     LimitStage::Asking(asking, Some((self.take_ready(), request)))
                 }
-                // Apart, because a stage that several arms make is moved once more.
+                // This arm returns by itself: a stage that several arms make would be moved once more.
                 Admission::Now(Ok(granted)) => {
                     let stage = LimitStage::Calling(self.inner.call(request), Some(granted));
                     return LimitFuture { stage, key, layer };
