@@ -78,6 +78,7 @@ impl KeyedObservers {
     }
 
     /// The observers of the manager of one key, or of requests without a key. If there are any, the key is cloned.
+    #[inline(always)] // most limiters have no observer
     pub(crate) fn of_key<K: Clone + Send + Sync + 'static>(
         self: &Arc<Self>,
         key: Option<&K>,
