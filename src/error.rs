@@ -68,7 +68,7 @@ pub enum ConfigError {
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,
     /// The keys of a keyed limiter have [tiers](crate::KeyedLimiterBuilder::tiers), which choose the policy of each key at each
-    /// call. It cannot be set.
+    /// call. So the policy cannot be set.
     #[error("the keys have tiers: return another policy from there")]
     HasTiers,
     /// A number of the limit is outside its documented range.
@@ -177,28 +177,7 @@ macro_rules! request_error {
                 matches!(self, Self::Closed)
             }
         }
-
-        impl From<Misfit> for $name {
-            #[cold]
-            fn from(misfit: Misfit) -> Self {
-                match misfit {
-                    Misfit::ZeroCost => Self::ZeroCost,
-                    Misfit::Exceeds { limit, cost } => Self::ExceedsLimit { cost, max: limit.capacity(), limit },
-                    Misfit::Missing { limit, unit } => Self::MissingCost { unit, limit },
-                    Misfit::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
-                }
-            }
-        }
     };
-}
-
-/// Why a request can never be admitted, apart from the time.
-#[derive(Debug)]
-pub(crate) enum Misfit {
-    ZeroCost,
-    Exceeds { limit: Box<Limit>, cost: u64 },
-    Missing { limit: Box<Limit>, unit: Unit },
-    NoTtl { ttl: Duration, policy: Policy },
 }
 
 request_error! {
@@ -229,7 +208,7 @@ request_error! {
         #[error("no permit within the timeout{}", display_retry(*retry_after))]
         TimedOut {
             /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
-            /// time can tell. `None` when only a release helps. Others that wait go first: if they give up, it is sooner.
+            /// time can tell. `None` when only a release helps. Requests that already wait go first; if they give up, the time is shorter.
             retry_after: Option<Duration>,
             /// The limiter's decision at that time on a new request of this cost, behind the others that wait. `None` unless the
             /// request asked for an [explanation](crate::PermitRequest::acquire_explained).
@@ -350,6 +329,7 @@ impl TryAcquireError {
             AcquireError::Config(error) => Self::Config(error),
             AcquireError::MissingCost { unit, limit } => Self::MissingCost { unit, limit },
             AcquireError::ZeroCost => Self::ZeroCost,
+            AcquireError::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
             AcquireError::Store(error) => Self::Store(error),
             error => Self::NotAsked(Box::new(error)),
         }

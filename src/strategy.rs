@@ -37,7 +37,7 @@ pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, RefundBound, gcd};
 pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::{LimitRule, Rule};
-pub(crate) use sliding_window::{CounterRule, Log, LogRule};
+pub(crate) use sliding_window::{CounterRule, Grants, LogRule};
 pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
@@ -57,7 +57,7 @@ pub(crate) struct Slope {
     /// The most that may be used at the same time.
     pub(crate) tolerance: u64,
     pub(crate) used: u64,
-    /// For how many nanoseconds the line is valid, from that instant on.
+    /// How long the line is valid from that instant on, in nanoseconds.
     pub(crate) holds_for: u64,
 }
 
@@ -96,11 +96,6 @@ pub(crate) trait Strategy {
 
     /// The usage now, debts included.
     fn usage(&self, state: Self::State, now: Moment) -> Usage;
-
-    /// [`Strategy::usage`] in units; a part of a unit counts as one unit.
-    fn used(&self, state: Self::State, now: Moment) -> u64 {
-        self.usage(state, now).round_up()
-    }
 
     /// The state of a limit that starts with the usage of another one, instead of its own initial usage.
     fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> Self::State {

@@ -154,7 +154,7 @@ impl<T> Arena<T> {
     }
 
     /// Frees the memory of an empty chunk. The first chunk with room keeps its own, so that a queue that grows and shrinks by one
-    /// entry does not allocate each time. Of an empty arena, half of one chunk stays.
+    /// entry does not allocate each time. An empty arena keeps half of one chunk.
     #[cold]
     fn give_back(&mut self, number: usize) {
         if self.len == 0 {

@@ -223,10 +223,7 @@ impl Ledger {
             .iter()
             .zip(&asks.costs)
             .filter(|(_, cost)| **cost > 0);
-        let room = asked.map(|(limit, cost)| match limit.decide(now, *cost) {
-            Ok(_) => limit.report(now, 0, *cost).remaining / cost,
-            Err(_) => 0,
-        });
+        let room = asked.map(|(limit, cost)| limit.report(now, 0, *cost).remaining / cost);
         room.fold(asks.count, u64::min)
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Costs<'a> {
     pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
 }
 
-/// What few requests have beyond their plain cost: the cost in units, and whether the grant is to be explained.
+/// The parts of a cost that few requests have: the cost in units, and whether the grant is to be explained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UnitCosts {
     /// How many of each unit. There are a few at most.

@@ -24,7 +24,7 @@ use crate::core::queue::{WaiterId, Waiters};
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::session::{SessionStep, StoreSession};
 use crate::core::word::packed_rate::{WordContents, WordValue};
-use crate::error::{AcquireError, Misfit, TryAcquireError};
+use crate::error::{AcquireError, TryAcquireError};
 use crate::event::{Attempt, EventKind, ShedReason, permit_id};
 use crate::overflow::Overflow;
 use crate::strategy::Moment;
@@ -38,8 +38,8 @@ pub(crate) use outlook::Outlook;
 
 /// Why a request is not admitted in place.
 enum NotAdmitted {
-    Closed,
-    Misfit(Misfit),
+    /// The limiter is closed, or can never admit the request.
+    Never(AcquireError),
     Blocked,
     MustWait,
 }
@@ -291,8 +291,7 @@ impl Schedule {
         let refused = match self.admit(now, costs, caller, effects) {
             Ok(grant) => return Ok(Enqueued::Granted(grant)),
             Err(NotAdmitted::MustWait) => None,
-            Err(NotAdmitted::Closed) => Some(AcquireError::Closed),
-            Err(NotAdmitted::Misfit(misfit)) => Some(misfit.into()),
+            Err(NotAdmitted::Never(error)) => Some(error),
             Err(NotAdmitted::Blocked) => {
                 self.waiters.shed(request, ShedReason::Blocked, effects);
                 let retry_after = self.waiters.options.overflow.penalty();
@@ -364,13 +363,13 @@ impl Schedule {
         effects: &mut Effects,
     ) -> Result<(), NotAdmitted> {
         if self.waiters.closed {
-            return Err(NotAdmitted::Closed);
+            return Err(NotAdmitted::Never(AcquireError::Closed));
         }
         self.authority
             .gate()
             .limits()
             .fits(costs)
-            .map_err(NotAdmitted::Misfit)?;
+            .map_err(NotAdmitted::Never)?;
         self.catch_up(now, effects);
         let penalty = self.waiters.options.overflow.penalty();
         if let Some(suspension) = self.waiters.suspension.as_deref_mut()
@@ -489,8 +488,7 @@ impl Schedule {
         effects: &mut Effects,
     ) -> TryAcquireError {
         match refusal {
-            NotAdmitted::Closed => TryAcquireError::Closed,
-            NotAdmitted::Misfit(misfit) => misfit.into(),
+            NotAdmitted::Never(error) => TryAcquireError::without_decision(error),
             NotAdmitted::Blocked | NotAdmitted::MustWait => {
                 let blocked = matches!(refusal, NotAdmitted::Blocked);
                 if self.waiters.options.observed {
@@ -585,8 +583,7 @@ impl Schedule {
         effects: &mut Effects,
     ) -> Result<Enqueued<Grant>, Refused> {
         match self.precheck(now, request.costs, effects) {
-            Err(NotAdmitted::Closed) => return Err(AcquireError::Closed.into()),
-            Err(NotAdmitted::Misfit(misfit)) => return Err(AcquireError::from(misfit).into()),
+            Err(NotAdmitted::Never(error)) => return Err(error.into()),
             Ok(()) | Err(NotAdmitted::Blocked | NotAdmitted::MustWait) => {}
         }
         if let Some(mut session) = self.session(now, effects)

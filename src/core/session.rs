@@ -29,7 +29,7 @@ use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
 use crate::core::queue::Waiters;
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
-use crate::error::{AcquireError, Misfit};
+use crate::error::AcquireError;
 use crate::exchange::{OnStoreDown, Scope};
 use crate::strategy::Moment;
 
@@ -205,7 +205,7 @@ impl SessionStep<'_> {
         &mut self,
         costs: Costs<'_>,
         caller: Caller,
-    ) -> Result<Result<Grant, Moment>, Misfit> {
+    ) -> Result<Result<Grant, Moment>, AcquireError> {
         let StoreSession { fallback, gate, .. } = &mut *self.session;
         fallback.fits(costs)?;
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
@@ -234,8 +234,7 @@ impl SessionStep<'_> {
         }
         let mut bans = Vec::new();
         let denial = if self.session.fallback.is_active {
-            let fits = self.session.fallback.fits(costs);
-            fits.map_err(AcquireError::from)?;
+            self.session.fallback.fits(costs)?;
             self.probe_store();
             bans = self.session.fallback.note_denial(self.now, costs);
             let ahead = self.waiters.queue.units_ahead();

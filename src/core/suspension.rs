@@ -135,7 +135,7 @@ impl Suspension {
         moves
     }
 
-    /// Ends a pause; that of a limiter with the spreading of an upstream's quota. Returns whether there was a pause.
+    /// Ends a pause. Resuming a limiter also ends the spreading of an upstream's quota. Returns whether there was a pause.
     pub(crate) fn resume(&mut self, scope: PauseScope) -> bool {
         if scope == PauseScope::Limiter {
             self.spread = None;

@@ -54,7 +54,7 @@ binding! {
     SlidingWindow { limit: u64, period: Duration, method: SlidingMethod } without [],
     TokenBucket { rate: Rate, burst: u64, each_period: bool } without [initial],
     MaxConcurrency { limit: u64, ttl: Option<Duration> } without [adapt],
-    Penalty { threshold: u64, fall: Decay, counts_denied: bool } without [ceiling, ban, longest, forgive_after],
+    Penalty { threshold: u64, fall: Decay, ignores_denied: bool } without [ceiling, ban, longest, forgive_after],
 }
 
 const _: () = assert!(size_of::<Binding>() <= 40);

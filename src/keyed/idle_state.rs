@@ -8,7 +8,7 @@ use crate::core::gate::plan::Plan;
 use crate::core::request::Costs;
 use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
-use crate::error::{Misfit, TryAcquireError};
+use crate::error::{AcquireError, TryAcquireError};
 use crate::event::Attempt;
 use crate::manager::{ClockOrigin, RequestOptions};
 use crate::permit::Permit;
@@ -62,7 +62,7 @@ impl IdleState<'_> {
     }
 
     /// Whether the cost can ever be admitted. No limit here counts by unit, because a key with such a limit has a gate.
-    pub(super) fn fits(&self, cost: u64) -> Result<(), Misfit> {
+    pub(super) fn fits(&self, cost: u64) -> Result<(), AcquireError> {
         self.plan.fits(Costs::plain(cost))
     }
 
@@ -152,7 +152,7 @@ impl IdleState<'_> {
     /// The highest usage of any limit, in units.
     pub(super) fn used(&self, now: Moment) -> u64 {
         self.states()
-            .map(|(rule, state)| rule.used(state, now))
+            .map(|(rule, state)| rule.usage(state, now).round_up())
             .max()
             .unwrap_or(0)
     }
@@ -219,7 +219,9 @@ impl IdleKey<'_> {
 
     #[inline(never)]
     pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
-        self.state.fits(cost)?;
+        self.state
+            .fits(cost)
+            .map_err(TryAcquireError::without_decision)?;
         self.admit(cost).ok_or_else(|| {
             *self.denied += 1;
             self.state.deny(self.hold, self.now, cost)

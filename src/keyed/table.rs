@@ -197,8 +197,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     ) -> Result<Admitted, AcquireError> {
         options.checked_timeout()?;
         let entered = self.enter(key, Purpose::Request, |mut idle| {
-            if let Err(misfit) = idle.state.fits(options.cost) {
-                return Some(Err(misfit.into()));
+            if let Err(error) = idle.state.fits(options.cost) {
+                return Some(Err(error));
             }
             let permit = idle.admit(options.cost)?;
             if let Some(limits) = &mut limits {

@@ -119,7 +119,7 @@ impl Adapt {
     ///   for one that handles 1000.
     /// - A round trip counts as ten times the baseline at most, so that one stuck call does not change the baseline for long.
     /// - It steps once a round, not at each report.
-    /// - It heeds overloads. A server that refuses at once has short round trips.
+    /// - It reacts to overloads. A server that refuses at once has short round trips.
     ///
     /// ```
     /// use tollgate::{Adapt, MaxConcurrency};

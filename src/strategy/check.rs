@@ -35,13 +35,9 @@ pub(super) fn span(number: &'static str, duration: Duration) -> Result<u64, Faul
     }
 }
 
-/// A limit, burst or threshold, which must admit something.
-pub(super) fn at_least_one(number: &'static str, units: u64) -> Result<u64, Fault> {
-    if units == 0 {
-        Err(Fault::ZeroLimit(number))
-    } else {
-        Ok(units)
-    }
+/// The units of a limit or of a rate: of none, it is this fault.
+pub(super) fn not_zero(units: u64, fault: Fault) -> Result<u64, Fault> {
+    if units == 0 { Err(fault) } else { Ok(units) }
 }
 
 /// A number with bounds.
@@ -55,14 +51,5 @@ pub(super) fn in_range(number: &'static str, given: u64, min: u64, max: u64) -> 
             min,
             max,
         })
-    }
-}
-
-/// The units of a rate.
-pub(super) fn rate_units(units: u64) -> Result<u64, Fault> {
-    if units == 0 {
-        Err(Fault::ZeroRate)
-    } else {
-        Ok(units)
     }
 }

@@ -40,12 +40,6 @@ pub enum Counts {
     Unit(Unit),
 }
 
-impl Counts {
-    pub(crate) const fn named(unit: &str) -> Self {
-        Self::Unit(Unit::new(unit))
-    }
-}
-
 /// The name of what a limit counts: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first. Upper and lower case are the same.
 /// See [`Counts`] for an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -114,7 +108,7 @@ macro_rules! counts {
                 /// Counts a unit with this name: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first (checked when a limiter is
                 /// built). Each request has to [say how many](crate::PermitRequest::cost_of) it takes; otherwise it is an error. See
                 /// [`Counts`] for an example.
-                pub counting(unit: &str) => counts = Counts::named(unit);
+                pub counting(unit: &str) => counts = Counts::Unit($crate::strategy::Unit::new(unit));
             }
         }
 

@@ -1,12 +1,14 @@
 //! The limit `FixedWindow`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, span};
+use super::check::{Fault, not_zero, span};
 use super::counts::counts;
 use super::usage::{carried_age, quotient};
 use super::{
-    Counts, Describe, Description, Guards, Moment, Ratio, Slope, StateWords, Strategy, Usage,
+    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, Slope, StateWords,
+    Strategy, Usage,
 };
 
 /// At most `limit` units in each window. A released permit gives nothing back.
@@ -102,8 +104,6 @@ getters!(FixedWindow {
 });
 
 impl Describe for FixedWindow {
-    type Rule = WindowRule;
-
     fn description(&self) -> Description {
         Description::new("fixed_window", Guards::Quota, "limit")
     }
@@ -123,21 +123,20 @@ impl Describe for FixedWindow {
         ]
     }
 
-    fn checked(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
-        let (limit, period) = (
-            at_least_one("limit", self.limit)?,
-            span("period", self.period)?,
-        );
+    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
+        let limit = not_zero(self.limit, Fault::ZeroLimit("limit"))?;
+        let period = span("period", self.period)?;
         let phase = match self.align {
             Align::Creation => Some(0),
             Align::FirstGrant => None,
             Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
         };
-        Ok(WindowRule {
+        let rule = WindowRule {
             limit,
             period,
             phase,
-        })
+        };
+        Ok(LimitRule::Words(Arc::new(Rule::Window(rule))))
     }
 }
 
@@ -269,12 +268,7 @@ impl Strategy for WindowRule {
     }
 
     fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
-        let window = self.current(state, now);
-        if window.used == 0 {
-            now
-        } else {
-            self.when(window, now, self.limit.into())
-        }
+        self.when(self.current(state, now), now, self.limit.into())
     }
 
     fn forgive(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
@@ -290,7 +284,7 @@ impl Strategy for WindowRule {
         self.lowered(state, cost)
     }
 
-    /// What a window of other parameters takes over. Where both open with a grant, the window stays open for as long as
+    /// The state that takes over from a window of other parameters. Where both open with a grant, the window stays as old as
     /// [`carried_age`] says.
     fn take_over(
         &self,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, span};
+use super::check::{Fault, not_zero, span};
 use super::counts::counts;
 use super::{
     Adapt, AdaptState, Counts, Describe, Description, Guards, LimitReport, LimitRule, Moment,
@@ -127,8 +127,6 @@ getters!(MaxConcurrency {
 });
 
 impl Describe for MaxConcurrency {
-    type Rule = LimitRule;
-
     fn description(&self) -> Description {
         let (adapts, lease_ttl) = (self.adapt.is_some(), self.ttl);
         let capacity = if adapts { "floor" } else { "limit" };
@@ -155,7 +153,7 @@ impl Describe for MaxConcurrency {
     }
 
     fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
-        let limit = at_least_one("limit", self.limit)?;
+        let limit = not_zero(self.limit, Fault::ZeroLimit("limit"))?;
         self.ttl.map(|ttl| span("TTL", ttl)).transpose()?;
         self.adapt.map(|adapt| adapt.check()).transpose()?;
         Ok(LimitRule::Places(limit, self.adapt.map(Arc::new)))

@@ -26,9 +26,9 @@ pub(crate) struct PaceRule {
     step: u64,
     parts_per_step: u64,
     parts_per_unit: u64,
-    /// Parts that the arrival time may lie ahead of now: the burst.
+    /// The most parts by which the arrival time may lie ahead of now: the burst.
     tolerance: u128,
-    /// Parts that the arrival time lies ahead in the reset state.
+    /// The parts by which the arrival time lies ahead of now in the reset state.
     taken: u128,
     fits_a_word: bool,
 }
@@ -100,12 +100,9 @@ impl PaceRule {
         if parts == 0 {
             return now;
         }
-        let steps = match u64::try_from(parts) {
-            Ok(parts) if self.parts_per_step == 1 => parts,
-            Ok(parts) => parts.div_ceil(self.parts_per_step),
-            Err(_) => {
-                u64::try_from(parts.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX)
-            }
+        let steps = match self.parts_per_step {
+            1 => u64::try_from(parts).unwrap_or(u64::MAX),
+            each => quotient(parts.saturating_add(u128::from(each) - 1), each),
         };
         Moment::from_nanos(
             self.steps(now)
@@ -275,9 +272,8 @@ impl Strategy for PaceRule {
         self.after(self.backlog(state, now), now)
     }
 
-    /// A forgotten key starts with the tokens of a new
-    /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
-    /// at its `retry_after`.
+    /// A forgotten key starts with the tokens of a new bucket. If these are fewer than the burst, a full bucket is kept for as long
+    /// as a new one takes to fill, so that a caller can still retry at its `retry_after`.
     fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
         self.after(
             state
@@ -318,7 +314,7 @@ impl Strategy for PaceRule {
         }
     }
 
-    /// The pace as a line, if parts arrive continuously and their numbers are not too large.
+    /// The pace as a line, if parts arrive continuously and the numbers fit 64 bits.
     fn slope(&self, state: PaceState, now: Moment) -> Option<Slope> {
         let used = u64::try_from(self.backlog(state, now)).ok()?;
         let tolerance = u64::try_from(self.tolerance).ok()?;
@@ -349,7 +345,7 @@ pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The part of the past that must be remembered so that a grant can be refunded.
+/// The part of the past that must be recorded so that grants can be refunded.
 ///
 /// Subtracting all of its intervals from the arrival time would be wrong if a later grant found a smaller *backlog* (arrival time
 /// minus now) than these: that grant was paced from its own instant, not from the refunded one. Let `i` be a grant that stays,
@@ -397,33 +393,13 @@ impl RefundBound {
         self.found.push((now, backlog));
     }
 
-    /// When the latest grant was decided.
-    fn latest(&self) -> Option<Moment> {
-        self.found.last().map(|(latest, _)| *latest)
-    }
-
     /// Drops the entries that found as much or more.
     #[inline]
     fn drop_from(&mut self, backlog: u128) {
-        let bounds = |(_, least): &(Moment, u128)| *least < backlog;
-        let kept = if backlog == 0 {
-            0
-        } else {
-            self.found
-                .iter()
-                .rposition(bounds)
-                .map_or(0, |last| last + 1)
-        };
-        self.found.truncate(kept);
-        if self.found.capacity() > Self::KEPT {
-            self.shrink();
-        }
-    }
-
-    #[cold]
-    fn shrink(&mut self) {
-        if self.found.len() < self.found.capacity() / 4 {
-            self.found.shrink_to(self.found.capacity() / 2);
+        while self.found.pop_if(|(_, least)| *least >= backlog).is_some() {}
+        let capacity = self.found.capacity();
+        if capacity > Self::KEPT && self.found.len() < capacity / 4 {
+            self.found.shrink_to(capacity / 2);
         }
     }
 
@@ -437,26 +413,17 @@ impl RefundBound {
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {
-        if Some(at) == self.latest() {
+        let later = self.found.partition_point(|(instant, _)| *instant <= at);
+        let Some(&(_, bound)) = self.found.get(later) else {
             return parts;
-        }
-        let later = self
-            .found
-            .iter()
-            .position(|(instant, _)| *instant > at)
-            .unwrap_or(self.found.len());
-        let back = self
-            .found
-            .get(later)
-            .map_or(parts, |(_, least)| parts.min(*least));
+        };
+        let back = parts.min(bound);
         for (_, least) in &mut self.found[later..] {
             *least -= back;
         }
         // Keeps the stack rising: the least since an earlier instant includes that since a later one.
-        if let Some(&(_, least)) = self.found.get(later) {
-            self.found[..later]
-                .iter_mut()
-                .for_each(|(_, earlier)| *earlier = (*earlier).min(least));
+        for (_, least) in &mut self.found[..later] {
+            *least = (*least).min(bound - back);
         }
         back
     }

@@ -1,12 +1,16 @@
 //! The limit `Penalty`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, in_range, rate_units, span};
+use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
 use super::description::time_to_bring;
 use super::usage::carried_age;
-use super::{Counts, Describe, Description, Guards, Moment, Ratio, StateWords, Strategy, Usage};
+use super::{
+    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, StateWords, Strategy,
+    Usage,
+};
 use crate::rate::Rate;
 
 #[cfg(test)]
@@ -64,7 +68,7 @@ pub struct Penalty {
     /// The longest ban. This and the next have no effect without a ban.
     pub(crate) longest: Option<Duration>,
     pub(crate) forgive_after: Option<Duration>,
-    pub(crate) counts_denied: bool,
+    pub(crate) ignores_denied: bool,
     pub(crate) counts: Counts,
 }
 
@@ -97,7 +101,7 @@ impl Penalty {
             ban: None,
             longest: None,
             forgive_after: None,
-            counts_denied: true,
+            ignores_denied: false,
             counts: Counts::Cost,
         }
     }
@@ -171,7 +175,7 @@ impl Penalty {
         /// # Ok(())
         /// # }
         /// ```
-        pub ignore_denied() => counts_denied = false;
+        pub ignore_denied() => ignores_denied = true;
     }
 
     /// The rate at which the counter falls; `None` if it has a [half-life](Penalty::half_life). See [`Penalty::get_threshold`].
@@ -190,12 +194,6 @@ impl Penalty {
             Decay::Steps(_) => None,
             Decay::HalfLife(time) => Some(time),
         }
-    }
-
-    /// Whether denied attempts [leave the counter as it is](Penalty::ignore_denied). See [`Penalty::get_threshold`].
-    #[must_use]
-    pub const fn get_ignore_denied(&self) -> bool {
-        !self.counts_denied
     }
 
     /// How long the counter takes from this value to zero, at most.
@@ -237,12 +235,13 @@ getters!(Penalty {
     /// [`Penalty::get_threshold`].
     pub get_forgive_after: forgive_after -> Option<Duration>,
 
+    /// Whether denied attempts [leave the counter as it is](Penalty::ignore_denied). See [`Penalty::get_threshold`].
+    pub get_ignore_denied: ignores_denied -> bool,
+
     pub(crate) capacity: threshold -> u64,
 });
 
 impl Describe for Penalty {
-    type Rule = PenaltyRule;
-
     fn description(&self) -> Description {
         Description {
             bans: self.ban.is_some(),
@@ -280,18 +279,19 @@ impl Describe for Penalty {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<PenaltyRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
         let (period, fall) = match self.fall {
             Decay::Steps(rate) => (
                 span("period", rate.period())?,
-                FallRule::By(rate_units(rate.units())?),
+                FallRule::By(not_zero(rate.units(), Fault::ZeroRate)?),
             ),
             Decay::HalfLife(half_life) => (span("half-life", half_life)?, FallRule::Halving),
         };
         let units = |number, units: u64, min| {
             in_range(number, units, min, u32::MAX.into()).map(|units| units as u32)
         };
-        let threshold = units("threshold", at_least_one("threshold", self.threshold)?, 1)?;
+        let threshold = not_zero(self.threshold, Fault::ZeroLimit("threshold"))?;
+        let threshold = units("threshold", threshold, 1)?;
         let ceiling = self
             .ceiling
             .map_or(Ok(threshold.saturating_mul(2)), |ceiling| {
@@ -313,14 +313,15 @@ impl Describe for Penalty {
                 forgive_after: forgive_after.unwrap_or(longest),
             }
         });
-        Ok(PenaltyRule {
+        let rule = PenaltyRule {
             threshold,
             ceiling,
             period,
             fall,
             ban,
-            counts_denied: self.counts_denied,
-        })
+            ignores_denied: self.ignores_denied,
+        };
+        Ok(LimitRule::Words(Arc::new(Rule::Penalty(rule))))
     }
 }
 
@@ -334,7 +335,7 @@ pub(crate) struct PenaltyRule {
     period: u64,
     fall: FallRule,
     ban: Option<Ban>,
-    counts_denied: bool,
+    ignores_denied: bool,
 }
 
 /// How much a step takes off.
@@ -470,8 +471,8 @@ impl PenaltyRule {
                     bans: settled.bans.saturating_add(1),
                 }
             }
-            None if self.counts_denied => self.raised(settled, now, cost),
-            None => settled,
+            None if self.ignores_denied => settled,
+            None => self.raised(settled, now, cost),
         }
     }
 }
@@ -604,7 +605,7 @@ impl Strategy for PenaltyRule {
         Some(state.at).filter(|at| self.ban.is_some() && *at > now)
     }
 
-    /// The state that a penalty of other parameters takes over: the counter, the elapsed part of a step, and the bans.
+    /// The state that takes over from a penalty of other parameters: the counter, the elapsed part of a step, and the bans.
     fn take_over(
         &self,
         now: Moment,

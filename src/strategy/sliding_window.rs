@@ -1,17 +1,19 @@
 //! The limit `SlidingWindow`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, in_range, span};
+use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule};
+use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
 
 mod counter;
 mod grants;
 mod log;
 
 pub(crate) use counter::CounterRule;
-pub(crate) use log::{Log, LogRule};
+pub(crate) use grants::Grants;
+pub(crate) use log::LogRule;
 
 /// At most `limit` units in the last `period`, at every instant, not only in the windows of a grid.
 ///
@@ -148,8 +150,6 @@ getters!(SlidingWindow {
 });
 
 impl Describe for SlidingWindow {
-    type Rule = LimitRule;
-
     fn description(&self) -> Description {
         Description::new("sliding_window", Guards::Quota, "limit")
     }
@@ -175,15 +175,14 @@ impl Describe for SlidingWindow {
     }
 
     fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
-        let (limit, period) = (
-            at_least_one("limit", self.limit)?,
-            span("period", self.period)?,
-        );
+        let limit = not_zero(self.limit, Fault::ZeroLimit("limit"))?;
+        let period = span("period", self.period)?;
         match self.method {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
             SlidingMethod::Counter => {
                 in_range("limit", limit, 1, u32::MAX.into())?;
-                Ok(CounterRule { limit, period }.into())
+                let rule = CounterRule { limit, period };
+                Ok(LimitRule::Words(Arc::new(Rule::Counter(rule))))
             }
         }
     }

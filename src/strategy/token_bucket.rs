@@ -1,11 +1,12 @@
 //! The limit `TokenBucket`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
+use super::check::{Fault, TOO_SLOW, not_zero, span};
 use super::counts::counts;
 use super::description::time_to_bring;
-use super::{Counts, Describe, Description, Guards, PaceRule};
+use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -140,8 +141,6 @@ getters!(TokenBucket {
 });
 
 impl Describe for TokenBucket {
-    type Rule = PaceRule;
-
     fn description(&self) -> Description {
         Description::new("token_bucket", Guards::Quota, "burst")
     }
@@ -161,17 +160,16 @@ impl Describe for TokenBucket {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<PaceRule, Fault> {
-        let units = rate_units(self.rate.units())?;
-        let (burst, period) = (
-            at_least_one("burst", self.burst)?,
-            span("period", self.rate.period())?,
-        );
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+        let units = not_zero(self.rate.units(), Fault::ZeroRate)?;
+        let burst = not_zero(self.burst, Fault::ZeroLimit("burst"))?;
+        let period = span("period", self.rate.period())?;
         let pace = if self.each_period {
             PaceRule::each_period
         } else {
             PaceRule::continuous
         };
-        pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)
+        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)?;
+        Ok(LimitRule::Pace(Arc::new(pace)))
     }
 }

@@ -61,31 +61,29 @@ fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
     if let Some(product) = factor.checked_mul(times) {
         return product.div_ceil(divisor);
     }
-    // The product of two such numbers overflows. So it is built from the bits of one factor, the highest first, and divided at
-    // each step.
-    let (whole, rest) = (factor / divisor, factor % divisor);
-    let (mut quotient, mut remainder) = (0_u128, 0_u128);
-    let mut add = |whole: u128, rest: u128, doubled: bool| {
-        let (base, carried) = if doubled {
-            (quotient, remainder)
+    // The product of two such numbers overflows. So it is summed up from the bits of one factor, the highest first, as a quotient
+    // and a remainder.
+    let add = |(quotient, rest): (u128, u128), (other, other_rest): (u128, u128)| {
+        let carries = divisor - rest <= other_rest;
+        let sum = quotient
+            .saturating_add(other)
+            .saturating_add(carries.into());
+        let rest = if carries {
+            other_rest - (divisor - rest)
         } else {
-            (whole, rest)
+            rest + other_rest
         };
-        let over = divisor - remainder <= carried;
-        remainder = if over {
-            carried - (divisor - remainder)
-        } else {
-            remainder + carried
-        };
-        quotient = quotient.saturating_add(base).saturating_add(over.into());
+        (sum, rest)
     };
+    let factor = (factor / divisor, factor % divisor);
+    let mut product = (0, 0);
     for bit in (0..u128::BITS - times.leading_zeros()).rev() {
-        add(0, 0, true);
+        product = add(product, product);
         if times >> bit & 1 == 1 {
-            add(whole, rest, false);
+            product = add(product, factor);
         }
     }
-    quotient.saturating_add((remainder > 0).into())
+    product.0.saturating_add((product.1 > 0).into())
 }
 
 /// The age of a granted unit when a limit of another period takes it over. A longer period keeps the age. A shorter period scales

@@ -74,20 +74,20 @@ impl Clause for TokenBucket {
         } else {
             reader.take()?
         };
-        Ok(rate.map(|RateOf { rate, counts }| Self {
+        Ok(rate.map(|RateOf(rate, counts)| Self {
             counts,
             ..Self::new(rate, rate.units())
         }))
     }
 
     fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", RateOf::new(self.rate, self.counts))
+        write!(f, "{}", RateOf(self.rate, self.counts))
     }
 
     fn options(&mut self) -> Vec<LimitOption<'_>> {
         vec![
             LimitOption::Number("burst", &mut self.burst, Some(self.rate.units())),
-            LimitOption::Flag("refilled each period", &mut self.each_period, true),
+            LimitOption::Flag("refilled each period", &mut self.each_period),
             LimitOption::OptionalNumber("initial", &mut self.initial),
             LimitOption::CountsUnlessInRate(&mut self.counts),
         ]
@@ -198,7 +198,7 @@ impl Clause for FixedWindow {
         if !(reader.eat_all("fixed window")? || reader.eat("window")) {
             return Ok(None);
         }
-        let RateOf { rate, counts } = reader.require()?;
+        let RateOf(rate, counts) = reader.require()?;
         let align = if reader.eat_all("from first grant")? {
             Align::FirstGrant
         } else if reader.eat_all("wall clock")? {
@@ -215,7 +215,7 @@ impl Clause for FixedWindow {
     }
 
     fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = RateOf::new(Rate::new(self.limit, self.period), self.counts);
+        let rate = RateOf(Rate::new(self.limit, self.period), self.counts);
         let align = match self.align {
             Align::Creation => "",
             Align::FirstGrant => " from first grant",
@@ -242,7 +242,7 @@ impl Clause for SlidingWindow {
         } else {
             return Err(reader.unexpected());
         };
-        let RateOf { rate, counts } = reader.require()?;
+        let RateOf(rate, counts) = reader.require()?;
         Ok(Some(Self {
             limit: rate.units(),
             period: rate.period(),
@@ -252,7 +252,7 @@ impl Clause for SlidingWindow {
     }
 
     fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = RateOf::new(Rate::new(self.limit, self.period), self.counts);
+        let rate = RateOf(Rate::new(self.limit, self.period), self.counts);
         let method = match self.method {
             SlidingMethod::Log => "log",
             SlidingMethod::Counter => "counter",
@@ -298,7 +298,7 @@ impl Clause for Penalty {
             LimitOption::OptionalTime("ban", &mut self.ban),
             LimitOption::OptionalTime("up to", &mut self.longest),
             LimitOption::OptionalTime("forgive", &mut self.forgive_after),
-            LimitOption::Flag("ignoring denied", &mut self.counts_denied, false),
+            LimitOption::Flag("ignoring denied", &mut self.ignores_denied),
             LimitOption::Counts(&mut self.counts),
         ]
     }

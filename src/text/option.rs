@@ -53,8 +53,8 @@ pub(super) enum LimitOption<'a> {
     PerMille(&'static str, &'a mut u32, Option<u32>),
     OptionalNumber(&'static str, &'a mut Option<u64>),
     OptionalTime(&'static str, &'a mut Option<Duration>),
-    /// The words set the field to the last value.
-    Flag(&'static str, &'a mut bool, bool),
+    /// The words set the field.
+    Flag(&'static str, &'a mut bool),
     Adapt(&'a mut Option<Adapt>),
     /// `per request` or `counting bytes`.
     Counts(&'a mut Counts),
@@ -75,12 +75,9 @@ impl LimitOption<'_> {
                 reader.option(words, |given| **number = Some(given))
             }
             Self::OptionalTime(words, time) => reader.option(words, |given| **time = Some(given)),
-            Self::Flag(words, flag, given) => {
-                let found = reader.eat_all(words)?;
-                if found {
-                    **flag = *given;
-                }
-                Ok(found)
+            Self::Flag(words, flag) => {
+                **flag = reader.eat_all(words)?;
+                Ok(**flag)
             }
             Self::Adapt(adapt) => {
                 **adapt = Adapt::read(reader)?;
@@ -109,7 +106,7 @@ impl LimitOption<'_> {
             }
             Self::OptionalNumber(words, Some(number)) => write!(f, " {words} {number}"),
             Self::OptionalTime(words, Some(time)) => write!(f, " {words} {}", DurationText(*time)),
-            Self::Flag(words, flag, given) if **flag == *given => write!(f, " {words}"),
+            Self::Flag(words, true) => write!(f, " {words}"),
             Self::Adapt(Some(adapt)) => {
                 f.write_str(" ")?;
                 adapt.write(f)

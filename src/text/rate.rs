@@ -24,27 +24,18 @@ impl Value for Rate {
     const DESCRIPTION: &'static str = "a rate such as `100/min`";
 
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        Ok(read(reader, false)?.map(|counted| counted.rate))
+        Ok(read(reader, false)?.map(|RateOf(rate, _)| rate))
     }
 }
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", RateOf::new(*self, Counts::Cost))
+        write!(f, "{}", RateOf(*self, Counts::Cost))
     }
 }
 
 /// A rate that may name what it counts: `100000 tokens/min`.
-pub(super) struct RateOf {
-    pub(super) rate: Rate,
-    pub(super) counts: Counts,
-}
-
-impl RateOf {
-    pub(super) const fn new(rate: Rate, counts: Counts) -> Self {
-        Self { rate, counts }
-    }
-}
+pub(super) struct RateOf(pub(super) Rate, pub(super) Counts);
 
 impl Value for RateOf {
     const DESCRIPTION: &'static str = Rate::DESCRIPTION;
@@ -56,8 +47,9 @@ impl Value for RateOf {
 
 impl fmt::Display for RateOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (units, period) = (self.rate.units(), self.rate.period());
-        match self.counts {
+        let Self(rate, counts) = self;
+        let (units, period) = (rate.units(), rate.period());
+        match *counts {
             Counts::Unit(unit) if fits_into_rate(unit) => write!(f, "{units} {unit}/")?,
             _ => write!(f, "{units}/")?,
         }
@@ -101,10 +93,10 @@ fn read(reader: &mut Reader<'_>, may_name_a_unit: bool) -> Result<Option<RateOf>
         reader.back_to(start);
     }
     let counts = unit.map_or(Counts::Cost, Counts::Unit);
-    Ok(period.map(|period| RateOf::new(Rate::new(units, period), counts)))
+    Ok(period.map(|period| RateOf(Rate::new(units, period), counts)))
 }
 
-/// Whether the name of a unit can stand in a rate, because it means nothing else there. (`8 concurrent per request` is no rate.)
+/// Whether the name of a unit can stand in a rate, because it means nothing else there. (`8 concurrent per request` is not a rate.)
 pub(super) fn fits_into_rate(unit: Unit) -> bool {
     let name = unit.as_str();
     unit.is_valid()

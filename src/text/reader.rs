@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         self.at = mark;
     }
 
-    /// Takes the next word if it can be read so.
+    /// Takes the next word if `read` accepts it.
     pub(super) fn word<T>(
         &mut self,
         read: impl FnOnce(&'a str) -> Result<Option<T>, WordError>,

@@ -169,7 +169,7 @@ fn penalty() -> BoxedStrategy<Penalty> {
         counts(),
     )
         .prop_map(
-            |(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied, counts)| {
+            |(threshold, fall, ceiling, [ban, longest, forgive_after], ignores_denied, counts)| {
                 Penalty {
                     threshold,
                     fall,
@@ -177,7 +177,7 @@ fn penalty() -> BoxedStrategy<Penalty> {
                     ban,
                     longest,
                     forgive_after,
-                    counts_denied,
+                    ignores_denied,
                     counts,
                 }
             },

@@ -10,7 +10,7 @@ use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::request::{Actual, Costs, Grant};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
-use crate::error::Misfit;
+use crate::error::AcquireError;
 use crate::policy::{Limit, Policy};
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Counts, LimitReport, Moment, Sample, StateWords};
@@ -140,7 +140,7 @@ impl Limits {
     }
 
     /// See [`Plan::fits`].
-    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
         self.plan.fits(costs)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::core::request::Costs;
 use crate::decision::Decision;
-use crate::error::{ConfigError, Misfit};
+use crate::error::{AcquireError, ConfigError};
 use crate::exchange::Reply;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{Counts, Fault, LimitReport, LimitRule, MAX_SPAN_NANOS, Moment, Rule};
@@ -142,7 +142,7 @@ impl Plan {
 
     /// Whether the costs can ever be admitted.
     #[inline]
-    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
         let fits_plain = costs.plain.wrapping_sub(1) < self.max_cost;
         if fits_plain && !self.by_unit {
             Ok(())
@@ -152,29 +152,28 @@ impl Plan {
     }
 
     #[cold]
-    fn fits_by_unit(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+    fn fits_by_unit(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
         if costs.plain == 0 {
-            return Err(Misfit::ZeroCost);
+            return Err(AcquireError::ZeroCost);
         }
+        let exceeds = |limit: &Limit, cost| AcquireError::ExceedsLimit {
+            cost,
+            max: limit.capacity(),
+            limit: Box::new(*limit),
+        };
         let is_tightest =
             |limit: &&Limit| limit.counts() == Counts::Cost && limit.capacity() == self.max_cost;
         if costs.plain > self.max_cost
             && let Some(tightest) = self.limits().iter().find(is_tightest)
         {
-            return Err(Misfit::Exceeds {
-                limit: Box::new(*tightest),
-                cost: costs.plain,
-            });
+            return Err(exceeds(tightest, costs.plain));
         }
         self.limits().iter().try_for_each(|limit| {
             match (costs.of(limit.counts()), limit.counts()) {
-                (Some(cost), _) if cost > limit.capacity() => Err(Misfit::Exceeds {
-                    limit: Box::new(*limit),
-                    cost,
-                }),
-                (None, Counts::Unit(unit)) => Err(Misfit::Missing {
-                    limit: Box::new(*limit),
+                (Some(cost), _) if cost > limit.capacity() => Err(exceeds(limit, cost)),
+                (None, Counts::Unit(unit)) => Err(AcquireError::MissingCost {
                     unit,
+                    limit: Box::new(*limit),
                 }),
                 _ => Ok(()),
             }

@@ -116,8 +116,8 @@ impl Refusals<'_> {
         {
             let by_unit = self.waiters.queue.unit_costs(id);
             let costs = Costs::new(self.waiters.queue.cost(id), &by_unit);
-            if let Err(misfit) = self.authority.gate().limits().fits(costs) {
-                self.refuse_waiter(id, misfit.into());
+            if let Err(error) = self.authority.gate().limits().fits(costs) {
+                self.refuse_waiter(id, error);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::request::{Caller, Claim, Costs, Grant};
-use crate::error::Misfit;
+use crate::error::AcquireError;
 use crate::strategy::Moment;
 
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl LocalFallback {
     }
 
     /// Whether its policy can ever admit the costs.
-    pub(super) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+    pub(super) fn fits(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
         self.gate
             .as_deref()
             .map_or(Ok(()), |gate| gate.limits().fits(costs))

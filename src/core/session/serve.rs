@@ -54,7 +54,7 @@ impl SessionStep<'_> {
                     self.deny_all_tries();
                     return until;
                 }
-                Err(misfit) => self.refuse(front.id, misfit.into()),
+                Err(error) => self.refuse(front.id, error),
             }
         }
         Moment::NEVER

@@ -193,11 +193,11 @@ impl<'a> InChannel<'a> {
         if options.by_unit.is_none() && options.ttl().is_none() && limits.is_none() {
             return self.try_acquire(cost, caller);
         }
-        if let Err(misfit) = self.0.release_channel().check_ttl(options) {
+        if let Err(error) = self.0.release_channel().check_ttl(options) {
             if let Some(limits) = limits {
                 *limits = self.0.limits();
             }
-            return Err(misfit.into());
+            return Err(TryAcquireError::without_decision(error));
         }
         let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller, limits)?;
         self.0.release_channel().limit_ttl(granted.grant, options);

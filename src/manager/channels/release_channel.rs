@@ -13,7 +13,7 @@ use super::request_options::{RequestOptions, nonzero_nanos};
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, Grant, UnitCosts};
-use crate::error::Misfit;
+use crate::error::AcquireError;
 use crate::manager::lock::word::PutBack;
 use crate::manager::parts::{Locked, Manager};
 use crate::manager::visit::Visit;
@@ -136,7 +136,7 @@ impl<'a> ReleaseChannel<'a> {
     }
 
     /// The TTL that a request asks for needs one in the policy: otherwise permits are no leases.
-    pub(crate) fn check_ttl(self, options: &RequestOptions) -> Result<(), Misfit> {
+    pub(crate) fn check_ttl(self, options: &RequestOptions) -> Result<(), AcquireError> {
         let Some(ttl) = options.ttl() else {
             return Ok(());
         };
@@ -145,7 +145,7 @@ impl<'a> ReleaseChannel<'a> {
         if policy.limits().iter().any(has_one) {
             Ok(())
         } else {
-            Err(Misfit::NoTtl { ttl, policy })
+            Err(AcquireError::NoTtl { ttl, policy })
         }
     }
 

@@ -140,11 +140,7 @@ impl Strategy for CounterRule {
         let here = self.limit.saturating_sub(rolled.current.into());
         let beyond = (u128::from(ahead) + u128::from(cost)).saturating_sub(here.into());
         let windows = u64::try_from(beyond.div_ceil(self.limit.max(1).into())).unwrap_or(u64::MAX);
-        if windows == 0 {
-            alone
-        } else {
-            alone.max(rolled.starts.plus(windows.saturating_mul(self.period)))
-        }
+        alone.max(rolled.starts.plus(windows.saturating_mul(self.period)))
     }
 
     fn remaining(&self, state: CounterState, now: Moment) -> u64 {
@@ -187,8 +183,7 @@ impl Strategy for CounterRule {
         }
     }
 
-    /// While the window of the grant still counts. Exact: as if the grant had never been
-    /// made.
+    /// Only while the window of the grant still counts. Exact: as if the grant had never been made.
     fn refund(&self, state: CounterState, _now: Moment, at: Moment, cost: u64) -> CounterState {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         if at >= state.starts {
@@ -206,15 +201,15 @@ impl Strategy for CounterRule {
         }
     }
 
-    /// The state that a counter of other parameters takes over: both counts. The present window stays as old as [`carried_age`]
+    /// The state that takes over both counts of a counter of other parameters. The present window stays as old as [`carried_age`]
     /// says, and so the grid moves.
     ///
     /// Call the elapsed part of the window its phase: the previous count weighs `1 − phase`. The phase never rises here, so the
     /// usage is never less than in the old counter. The bound of the docs holds across any number of changes, with the shortest
-    /// of the periods in `period`. For in a span shorter than that, no whole window passes, since the phase rises by at most
-    /// `dt / period`. So its grants lie in one window, which holds `limit` units at most, or in two. Then let `a` units be of
-    /// the first window and `b` of the second: the last grant required `a × (1 − phase) + b ≤ limit`. As `a ≤ limit`, that is
-    /// `a + b ≤ limit × (1 + phase)`, and the phase, which was 0 within the span, is at most `t / period`.
+    /// of the periods as `period`. In a span that is shorter than that, no whole window passes, because the phase rises by at most
+    /// `dt / period`. So the grants of the span lie in one window, which holds `limit` units at most, or in two. If they lie in
+    /// two, with `a` units in the first window and `b` in the second, the last grant required `a × (1 − phase) + b ≤ limit`. As
+    /// `a ≤ limit`, that is `a + b ≤ limit × (1 + phase)`, and the phase, which was 0 within the span, is at most `t / period`.
     fn take_over(
         &self,
         now: Moment,

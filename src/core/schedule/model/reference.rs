@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::costs::{Cost, Settled, UNITS};
 use super::limits::{Bound, NaiveLimit};
 use super::quota::{Quota, Taken};
-use crate::error::{AcquireError, Misfit};
+use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::priority::Priority;
@@ -166,25 +166,27 @@ impl Reference {
     }
 
     /// Why a request can never be admitted.
-    pub(super) fn misfit(&self, cost: Cost) -> Option<Misfit> {
+    pub(super) fn misfit(&self, cost: Cost) -> Option<AcquireError> {
+        let exceeds = |limit: Box<Limit>, cost| AcquireError::ExceedsLimit {
+            cost,
+            max: limit.capacity(),
+            limit,
+        };
         if cost.plain == 0 {
-            return Some(Misfit::ZeroCost);
+            return Some(AcquireError::ZeroCost);
         }
         if let Some(limit) = self
             .tightest()
             .filter(|limit| cost.plain > limit.capacity())
         {
-            return Some(Misfit::Exceeds {
-                limit: Box::new(limit),
-                cost: cost.plain,
-            });
+            return Some(exceeds(Box::new(limit), cost.plain));
         }
         self.limits
             .iter()
             .map(|limit| Box::new(limit.limit))
             .find_map(|limit| match (cost.of(limit.counts()), limit.counts()) {
-                (Some(cost), _) if cost > limit.capacity() => Some(Misfit::Exceeds { limit, cost }),
-                (None, Counts::Unit(unit)) => Some(Misfit::Missing { limit, unit }),
+                (Some(cost), _) if cost > limit.capacity() => Some(exceeds(limit, cost)),
+                (None, Counts::Unit(unit)) => Some(AcquireError::MissingCost { unit, limit }),
                 _ => None,
             })
     }
@@ -747,8 +749,8 @@ impl Reference {
         self.limits = new.into_iter().map(or_new).collect();
         self.begin_lines();
         for Waiting { id, cost, .. } in self.waiting.clone() {
-            if let Some(misfit) = self.misfit(cost) {
-                self.answer(id, Err(misfit.into()));
+            if let Some(error) = self.misfit(cost) {
+                self.answer(id, Err(error));
             }
         }
     }

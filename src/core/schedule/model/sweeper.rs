@@ -150,7 +150,7 @@ impl Sweeper {
                 self.value = 0;
                 self.quiet = 0;
             }
-            None if self.penalty.counts_denied => self.raise(cost),
+            None if !self.penalty.ignores_denied => self.raise(cost),
             _ => {}
         }
     }

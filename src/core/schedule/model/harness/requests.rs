@@ -35,7 +35,7 @@ impl Harness {
         });
         let outcome = outcome.map_err(|refused| refused.error);
         let closed = self.reference.closed.then_some(AcquireError::Closed);
-        let refusal = closed.or_else(|| self.reference.misfit(cost).map(Into::into));
+        let refusal = closed.or_else(|| self.reference.misfit(cost));
         if let Some(refusal) = refusal {
             prop_assert_eq!(outcome.err(), Some(refusal));
             return Ok(());
@@ -272,8 +272,9 @@ impl Harness {
         waits: bool,
         remaining: Option<u64>,
     ) -> Result<bool, TestCaseError> {
-        let closed = self.reference.closed.then_some(TryAcquireError::Closed);
-        let refusal = closed.or_else(|| self.reference.misfit(cost).map(Into::into));
+        let closed = self.reference.closed.then_some(AcquireError::Closed);
+        let refusal = closed.or_else(|| self.reference.misfit(cost));
+        let refusal = refusal.map(TryAcquireError::without_decision);
         if refusal.is_some() {
             prop_assert_eq!(error, refusal.as_ref());
             return Ok(true);
