@@ -1,4 +1,4 @@
-//! The answer to a request that was refused.
+//! The refusal of a request, and the response to it.
 
 use std::error::Error;
 use std::iter::successors;

@@ -420,8 +420,8 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub classify(outcome_of: impl Fn(Option<StatusCode>) -> Outcome + Send + Sync + 'static) => options.classify = Arc::new(outcome_of);
 
-        /// Charges the key the units that the function returns for the status of the service's response; 0 charges nothing. For
-        /// gRPC, the status is that of [`classify`](Self::classify). See
+        /// Charges the key with the units that the function returns for the status of the service's response; 0 charges nothing.
+        /// For gRPC, the function gets the same status as in [`classify`](Self::classify). See
         /// [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and
         /// [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), which charges the key for all processes. Requests that
         /// the layer itself refuses are not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.

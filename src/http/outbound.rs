@@ -107,7 +107,7 @@ pub use service::{OutboundFuture, OutboundService};
 ///
 /// # reqwest
 ///
-/// A `reqwest::Client` is a service with its own request and response types, which convert from and to those of `http`:
+/// A `reqwest::Client` is a service with its own request and response types, which convert from and to the types of `http`:
 ///
 /// ```ignore
 /// let client = tower::service_fn(move |request: http::Request<reqwest::Body>| {
