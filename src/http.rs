@@ -1,21 +1,22 @@
-//! Rate limits in HTTP. It needs the feature `http`.
+//! Rate limits in HTTP. This module needs the feature `http`.
 //!
 //! | you want | use |
 //! |---|---|
-//! | limits in front of a service of tower: a server of axum, hyper or tonic | [`LimitLayer`] |
-//! | limits for the requests of a client, and to heed what upstreams say | [`OutboundLayer`] |
-//! | the address of the client that asks, also behind proxies, as the key of a [`KeyedLimiter`](crate::KeyedLimiter) | [`ClientIp`] |
-//! | another key: of a header, a token, anything in a request | [`HeaderKey`], any [`Identity`] |
-//! | to say what limits allow, in header fields and in the body of a denial | [`RateLimitFields`] |
-//! | to read what an upstream says of its limits | [`UpstreamReader`] |
+//! | limits in front of a tower service: an axum, hyper or tonic server | [`LimitLayer`] |
+//! | limits for the requests of a client, which also heed the limits of upstreams | [`OutboundLayer`] |
+//! | the address of the client, also behind proxies, as the key of a [`KeyedLimiter`](crate::KeyedLimiter) | [`ClientIp`] |
+//! | another key: a header, a token, anything in a request | [`HeaderKey`], any [`Identity`] |
+//! | to report limits in header fields and in the body of a denial | [`RateLimitFields`] |
+//! | to read the limits that an upstream reports | [`UpstreamReader`] |
 //!
-//! The layers are made of the others, which can be used without them: [`ClientIp`], [`RateLimitFields`] and [`UpstreamReader`] need no
-//! runtime and read no clock. `use tollgate::http;` hides the crate `http`: name the types of this module instead.
+//! The layers are built from the other types, which can be used without a layer: [`ClientIp`], [`RateLimitFields`] and
+//! [`UpstreamReader`] need no runtime and read no clock. `use tollgate::http;` shadows the crate `http`: import the types of this
+//! module instead.
 //!
 //! # Quick start
 //!
-//! A server: each client has a hundred requests a minute, and eight at the same time. More are answered with 429, and every answer says
-//! what is left.
+//! A server: each client has a hundred requests a minute, and eight at the same time. Further requests are answered with 429, and
+//! every response shows what is left.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -33,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! A client: at most eight requests to each host at the same time, and none while the host has said to wait. It goes around a client of
-//! hyper, one of reqwest, or any other service of tower:
+//! A client: at most eight requests to each host at the same time, and none while the host demands a wait. The layer wraps a
+//! hyper client, a reqwest client, or any other tower service:
 //!
 //! ```
 //! use std::time::Duration;
@@ -56,16 +57,20 @@
 //!
 //! # The order of layers
 //!
-//! A request goes through the outermost layer first. One that an inner layer refuses has counted in the outer ones. From the outside in:
+//! A request goes through the outermost layer first. The outer layers count a request even if an inner layer refuses it. From the
+//! outside in:
 //!
-//! 1. CORS, if pages of other origins read the fields: it exposes them, and answers preflight requests, which are then not counted.
-//! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches nothing else,
-//!    and logins that fail further in are charged.
-//! 3. The capacity of the server, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may [adapt](crate::Adapt).
-//!    It stands in front of authentication, which takes capacity, too. Let it [ignore](LimitLayer::classify) the 429 of layers further in.
+//! 1. CORS, if pages of other origins read the fields: this layer exposes them, and answers preflight requests, so that they are
+//!    not counted.
+//! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches no other layer,
+//!    and failed logins in inner layers are charged.
+//! 3. The capacity of the server, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may
+//!    [adapt](crate::Adapt). This layer comes before authentication, which takes capacity, too. Let it
+//!    [ignore](LimitLayer::classify) the 429 of inner layers.
 //! 4. Authentication, which puts the user into the extensions of the request.
-//! 5. A stricter limit for expensive routes. It stands outside the plan, so that what it refuses is not counted there.
-//! 6. The limit of the user's plan, [by](LimitLayer::by) that extension.
+//! 5. A stricter limit for expensive routes. This layer comes before the plan, which then does not count the requests that are
+//!    refused here.
+//! 6. The limit of the user's plan, keyed [by](LimitLayer::by) that extension.
 //!
 //! In axum's `Router` the layer that is added last is the outermost; in tower's `ServiceBuilder` it is the layer that is added first. Give
 //! each layer a [name](LimitLayer::name).

@@ -21,20 +21,20 @@ use crate::permit::Permit;
 use crate::shared::SharedLimiter;
 use crate::snapshot::LimitStatus;
 
-/// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key. Limiters
-/// implement it, and other types cannot.
+/// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key.
+/// Only limiters implement this trait.
 ///
 /// | limiter | keys |
 /// |---|---|
 /// | [`Limiter`] | [`NoKey`] |
 /// | [`KeyedLimiter<K>`](KeyedLimiter) | `K` |
 /// | [`SharedLimiter`] | [`NoKey`], or a [`StoreKey`]: each has [limits of its own](SharedLimiter::key) |
-/// | [`ChosenLimiter`] | those of its function |
+/// | [`ChosenLimiter`] | the keys of its function |
 pub trait Admits<K>: AsksLimiter<K> {}
 
 impl<K, L: AsksLimiter<K>> Admits<K> for L {}
 
-/// Seals [`Admits`], because its module is private.
+/// Seals [`Admits`]: the module of this trait is private.
 pub trait AsksLimiter<K> {
     fn ask(&self, key: &K, terms: AskTerms) -> Admission;
 
@@ -60,10 +60,9 @@ pub trait AsksLimiter<K> {
 pub struct AskTerms {
     pub(super) cost: u64,
     pub(super) wait: Option<Duration>,
-    /// Whether the answer has the state of each limit. An answer after a wait always has it, because a refusal is written from
-    /// it.
+    /// Whether the answer has the state of each limit. After a wait it always does, because a refusal is made from that state.
     pub(super) is_explained: bool,
-    /// Where the layer was made. Its requests count as requested there.
+    /// Where the layer was made. This place is recorded as the origin of its requests.
     pub(super) caller: Caller,
 }
 
@@ -75,7 +74,7 @@ pub enum Admission {
     Later(Asking),
 }
 
-/// An answer that is awaited.
+/// The future of an answer.
 #[pin_project(project = AskingProjection)]
 pub enum Asking {
     Waiting(#[pin] AcquireExplained),
@@ -99,7 +98,7 @@ impl Future for Asking {
     }
 }
 
-/// The answer of a limiter as that of a layer.
+/// Converts the answer of a limiter into that of a layer.
 #[inline]
 fn explained<E>(
     refusal_of: fn(E, Vec<LimitStatus>) -> Refusal,
@@ -157,7 +156,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
         self.limiter(key)
     }
 
-    /// The limiter's own method charges a key without a manager.
+    /// The limiter's own method charges a key without making a manager for it.
     fn penalize(&self, key: &K, units: u64) {
         let _is_known = Self::penalize(self, key, units);
     }
@@ -212,7 +211,7 @@ fn bytes_of(key: &impl StoreKey) -> Vec<u8> {
     bytes
 }
 
-/// A limiter for each key, by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
+/// Chooses a limiter for each key by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
 pub struct ChosenLimiter<F>(pub(super) Arc<F>);
 
 impl<K, L: Admits<NoKey>, F: Fn(&K) -> L> AsksLimiter<K> for ChosenLimiter<F> {
@@ -246,7 +245,7 @@ debug_fields! { Asking }
 /// assert_eq!(bytes, b"192.0.2.1");
 /// ```
 ///
-/// A type of another crate gets a type around it:
+/// Wrap a type of another crate in a type of your own:
 ///
 /// ```
 /// use tollgate::http::StoreKey;
@@ -262,7 +261,7 @@ debug_fields! { Asking }
 /// }
 /// ```
 pub trait StoreKey {
-    /// Appends the bytes of the key. Two keys of a type are the same if their bytes are.
+    /// Appends the bytes of the key. Two keys of a type are equal if their bytes are equal.
     fn append_to(&self, bytes: &mut Vec<u8>);
 }
 
@@ -280,7 +279,7 @@ store_keys!(AsRef::<[u8]>::as_ref; Vec<u8>, Arc<[u8]>);
 store_keys!(str::as_bytes; String, Arc<str>, &'static str);
 store_keys!(ToString::to_string; IpAddr, i32, i64, u32, u64, u128);
 
-/// The first key, with its length before it, so that no two pairs have the same bytes.
+/// The length of the first key comes before it, so that no two pairs have the same bytes.
 impl<One: StoreKey, Other: StoreKey> StoreKey for (One, Other) {
     fn append_to(&self, bytes: &mut Vec<u8>) {
         let mut first = Vec::new();

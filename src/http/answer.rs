@@ -1,4 +1,4 @@
-//! The answer to a request that was refused.
+//! The refusal of a request, and the response to it.
 
 use std::error::Error;
 use std::iter::successors;
@@ -18,33 +18,33 @@ use crate::event::RefusedReason;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 
-/// Why a [`LimitLayer`](super::LimitLayer) has not let a request through. [`LimitLayer::on_refusal`](super::LimitLayer::on_refusal) has
+/// Why a [`LimitLayer`](super::LimitLayer) has refused a request. [`LimitLayer::on_refusal`](super::LimitLayer::on_refusal) has
 /// an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A limit denied it: status 429. Status 503 if that was a concurrency of all clients together, or if no limit denied: the limiter is
-    /// paused, or its store does not answer.
+    /// A limit denied the request: status 429. The status is 503 if that limit is a concurrency of all clients together, or if no
+    /// limit denied: the limiter is paused, or its store does not answer.
     #[error("{decision}")]
     Denied {
         /// Which limit denied, and when to retry.
         decision: Decision,
         /// The state of each limit at the refusal. May be empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
         limits: Vec<LimitStatus>,
-        /// Whether each key has limits of its own, so that others may have capacity left.
+        /// Whether each key has limits of its own, so that other keys may have capacity left.
         by_key: bool,
     },
-    /// The request waited for the longest wait, or is known to need longer: status 429 or 503, as for [`Refusal::Denied`].
+    /// The request waited for the longest wait, or would have to wait longer: status 429 or 503, as for [`Refusal::Denied`].
     #[error("no permit within the longest wait: {decision}")]
     TimedOut {
-        /// Which limit denied then, and when to retry.
+        /// Which limit held the request back, and when to retry.
         decision: Decision,
         /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
         /// As in [`Refusal::Denied`].
         by_key: bool,
     },
-    /// The queue is full, has dropped it in favour of another, or [blocks](crate::Overflow::Block): status 503.
+    /// The queue is full, has dropped the request in favour of another, or [blocks](crate::Overflow::Block): status 503.
     #[error("the queue is full")]
     QueueFull {
         /// As in [`AcquireError::TimedOut`].
@@ -52,16 +52,17 @@ pub enum Refusal {
         /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
-    /// The client is unknown: status 403. The body says [what is missing](NoIdentity::detail).
+    /// The client is unknown: status 403. The body states [what is missing](NoIdentity::detail).
     #[error("the client that sends the request is unknown")]
     NoIdentity(#[source] NoIdentity),
-    /// The limiter knows as many keys as it may: status 503.
+    /// The limiter already holds its maximum number of keys: status 503.
     #[error("the limiter already holds {max} keys, its most")]
     TooManyKeys {
-        /// The most keys.
+        /// The maximum number of keys.
         max: usize,
     },
-    /// Its [cost](super::LimitLayer::cost) is above a capacity, of a small plan for instance, so that no retry could help: status 413.
+    /// The [cost](super::LimitLayer::cost) of the request is above the capacity of a limit, for instance in a small plan, so that
+    /// no retry can help: status 413.
     #[error("a cost of {cost} is above {max}, the most that `{limit}` admits")]
     ExceedsLimit {
         /// The cost of the request.
@@ -73,20 +74,21 @@ pub enum Refusal {
         /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
-    /// The store of the limits has not answered, and the limiter is set to [fail](crate::store::OnStoreDown::Error) then: status 503.
+    /// The store of the limits has not answered, and the limiter is set to [fail](crate::store::OnStoreDown::Error) in this case:
+    /// status 503.
     #[error("the store of the limiter failed")]
     Store(#[source] Box<StoreError>),
     /// The limiter is closed: status 503.
     #[error("the limiter is closed")]
     Closed,
-    /// The configuration does not let the limiter decide any request: the policy of a tier is invalid, or a unit that it counts
-    /// has no cost. Status 500.
+    /// The limiter cannot decide because of its configuration: the policy of a tier is invalid, or a unit that it counts has no
+    /// cost. Status 500.
     #[error("the limiter cannot be asked")]
     Misconfigured(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl Refusal {
-    /// The status of the answer in plain HTTP.
+    /// The status of the response in plain HTTP.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -98,13 +100,13 @@ impl Refusal {
         }
     }
 
-    /// The status code of gRPC with which a call of gRPC is answered; `tonic::Code::from` takes it.
+    /// The gRPC status code of the response to a gRPC call; `tonic::Code::from` takes it.
     ///
     /// | refusal | in plain HTTP | in gRPC |
     /// |---|---|---|
     /// | a quota or a [`Penalty`](crate::Penalty) denied, also after a wait | 429 | 8, `RESOURCE_EXHAUSTED` |
     /// | no capacity: a concurrency of all clients together, a pause, a full queue or table of keys, a store that fails, a closed limiter | 503 | 14, `UNAVAILABLE` |
-    /// | [`NoIdentity`](Self::NoIdentity) | 403 | 16, `UNAUTHENTICATED`, which gRPC has for callers that cannot be identified |
+    /// | [`NoIdentity`](Self::NoIdentity) | 403 | 16, `UNAUTHENTICATED`, the gRPC code for callers that cannot be identified |
     /// | [`ExceedsLimit`](Self::ExceedsLimit) | 413 | 9, `FAILED_PRECONDITION`: no retry helps until the limit is raised |
     /// | [`Misconfigured`](Self::Misconfigured) | 500 | 13, `INTERNAL` |
     ///
@@ -125,7 +127,7 @@ impl Refusal {
         }
     }
 
-    /// The earliest time, from now, at which a retry can succeed, behind the others that wait; `None` if it is unknown.
+    /// The time from now after which a retry can succeed at the earliest, behind the requests that wait; `None` if it is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -137,7 +139,7 @@ impl Refusal {
         }
     }
 
-    /// The state of each limit at the refusal. Empty where no limit was asked; may be with
+    /// The state of each limit at the refusal. Empty if no limit was asked, and possibly with
     /// [`RateLimitStyle::None`](super::RateLimitStyle::None).
     #[must_use]
     pub fn limits(&self) -> &[LimitStatus] {
@@ -150,10 +152,10 @@ impl Refusal {
         }
     }
 
-    /// The problem type of the answer; `None` where it is not about limits: [`NoIdentity`](Self::NoIdentity),
+    /// The problem type of the response; `None` if the refusal is not about limits: [`NoIdentity`](Self::NoIdentity),
     /// [`ExceedsLimit`](Self::ExceedsLimit), [`Misconfigured`](Self::Misconfigured).
     ///
-    /// With it, an answer of [your own](super::LimitLayer::on_refusal) can have an error code and still be a problem document:
+    /// With it, a response of [your own](super::LimitLayer::on_refusal) can have an error code and still be a problem document:
     ///
     /// ```
     /// use bytes::Bytes;
@@ -207,16 +209,16 @@ impl Refusal {
         }
     }
 
-    /// Each key has limits of its own.
+    /// Records that each key has limits of its own.
     pub(super) fn set_by_key(&mut self) {
         if let Self::Denied { by_key, .. } | Self::TimedOut { by_key, .. } = self {
             *by_key = true;
         }
     }
 
-    /// The answer that a layer gives by default, but for its header fields, which it adds to any answer: for an
-    /// [`on_refusal`](super::LimitLayer::on_refusal) that logs, or that adds something. The body names the limit that denied as
-    /// `fields` do, so these have the [name](super::LimitLayer::name) of the layer.
+    /// The default response of a layer, without the header fields of the limits, which the layer adds to any response. Use it in
+    /// an [`on_refusal`](super::LimitLayer::on_refusal) that logs, or that adds something. The body names the limit that denied
+    /// as `fields` do, so give `fields` the [name](super::LimitLayer::name) of the layer.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -258,9 +260,9 @@ impl Refusal {
         response
     }
 
-    /// The answer that a layer gives to a call of gRPC by default, but for the metadata with the limits and the wait, which it adds to any
-    /// answer. It has status 200, the [`grpc_code`](Self::grpc_code), and no message; its `grpc-message` names the problem and the limit
-    /// that denied, as the body of [`response`](Self::response) does.
+    /// The default response of a layer to a gRPC call, without the metadata for the limits and the wait, which the layer adds to
+    /// any response. The response has status 200, the [`grpc_code`](Self::grpc_code), and no message. Its `grpc-message` names
+    /// the problem and the limit that denied, as the body of [`response`](Self::response) does.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -308,7 +310,7 @@ impl Refusal {
         })
     }
 
-    /// The chain of errors behind it as text, or this error if there is none.
+    /// The chain of source errors as text, or the text of this error if it has no source.
     pub(super) fn in_words(&self) -> String {
         let first = self.source().unwrap_or(self);
         let errors = successors(Some(first), |&error| error.source());
@@ -318,7 +320,7 @@ impl Refusal {
             .join(": ")
     }
 
-    /// The refusal of a request that may have waited; `limits` are those that the refusal came with.
+    /// The refusal of a request that may have waited. `limits` is the state of the limits at the refusal.
     pub(super) fn of_wait(error: AcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             AcquireError::Closed => Self::Closed,
@@ -349,7 +351,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal of a request that did not wait; `limits` are those that the decision came with.
+    /// The refusal of a request that did not wait. `limits` is the state of the limits at the decision.
     pub(super) fn at_once(error: TryAcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             TryAcquireError::Denied(decision) => Self::Denied {

@@ -1,4 +1,4 @@
-//! The bodies of answers: they hold a permit until they have ended, and report the outcome then.
+//! The bodies of responses: they hold a permit until they have ended, and then report the outcome.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,9 +16,9 @@ use crate::strategy::Outcome;
 /// The body of a response, with the permit under which it is sent or received. The permit is released when the body has ended or
 /// failed, or is dropped.
 ///
-/// In the answer of an [`OutboundLayer`](super::OutboundLayer), or of a [`LimitLayer`](super::LimitLayer) within its
-/// [`LimitBody`], the outcome is [reported](Permit::report) when the body has ended. If the body fails or is dropped before, only
-/// an overload is reported.
+/// In the response of an [`OutboundLayer`](super::OutboundLayer), or of a [`LimitLayer`](super::LimitLayer) within its
+/// [`LimitBody`], the outcome is [reported](Permit::report) when the body has ended. If the body fails or is dropped earlier,
+/// only an overload is reported.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -38,12 +38,12 @@ pub struct PermitBody<B> {
     #[pin]
     body: B,
     held: HeldPermit,
-    /// The bytes that the head announced and that are not sent yet.
+    /// The bytes that the head announced and that have not passed yet.
     left: Option<u64>,
 }
 
 impl<B> PermitBody<B> {
-    /// A body that holds this permit. An empty body also keeps it until it is dropped.
+    /// A body that holds this permit. Even an empty body keeps the permit until it is dropped.
     pub const fn new(body: B, permit: Option<Permit>) -> Self {
         Self {
             body,
@@ -52,7 +52,7 @@ impl<B> PermitBody<B> {
         }
     }
 
-    /// The body of an answer with this head. A body that has nothing to send is never polled.
+    /// The body of a response with this head. An empty body is complete at once, because it is never polled.
     pub(super) fn of_answer(
         head: &HeaderMap,
         body: B,
@@ -93,7 +93,7 @@ impl<B: Body> Body for PermitBody<B> {
         match &frame {
             Some(Err(_)) => this.held.give_up(),
             None => this.held.complete(),
-            // A server does not ask for a frame after the last one.
+            // A server does not poll for a frame after the last one.
             Some(Ok(frame))
                 if frame.is_trailers() || *this.left == Some(0) || this.body.is_end_stream() =>
             {
@@ -113,8 +113,8 @@ impl<B: Body> Body for PermitBody<B> {
     }
 }
 
-/// The body of an answer through a [`LimitLayer`](crate::http::LimitLayer): that of the service, which holds the permit, or that of a
-/// refusal.
+/// The body of a response through a [`LimitLayer`](crate::http::LimitLayer): the body of the service, which holds the permit, or
+/// the body of a refusal.
 #[pin_project]
 #[derive(Debug)]
 pub struct LimitBody<B>(#[pin] BodyContent<B>);
@@ -187,19 +187,19 @@ impl HeldPermit {
         Self { permit, outcome }
     }
 
-    /// Whether the limiter waits for the end of the work.
+    /// Whether the end of the work matters to the limiter.
     pub(super) fn holds(&self) -> bool {
         self.permit.as_ref().is_some_and(Permit::may_hold_place)
     }
 
-    /// The work is done.
+    /// Reports the outcome of finished work, and releases the permit.
     pub(super) fn complete(&mut self) {
         if let Some(permit) = self.permit.take().filter(Permit::may_hold_place) {
             permit.report(self.outcome);
         }
     }
 
-    /// The work was broken off, so its duration means nothing. Only an overload is reported.
+    /// Releases the permit of work that was broken off. The duration means nothing then, so only an overload is reported.
     pub(super) fn give_up(&mut self) {
         if self.outcome == Outcome::Overloaded {
             self.complete();
@@ -214,10 +214,10 @@ impl Drop for HeldPermit {
     }
 }
 
-/// How a call went, by the status of its answer.
+/// The outcome of a call by the status of its response.
 ///
-/// 408, 429, 503, 504 and 529 are an overload, and so is no answer: mostly a timeout, or a connection that failed. Other errors say
-/// nothing about the load: they may have taken no work.
+/// 408, 429, 503, 504 and 529 are overloads, and so is a missing response, usually a timeout or a failed connection. Other errors
+/// are ignored: they show nothing about the load, because they may have taken no work.
 pub(super) fn outcome_of(status: Option<StatusCode>) -> Outcome {
     match status.map(|status| status.as_u16()) {
         Some(408 | 429 | 503 | 504 | 529) | None => Outcome::Overloaded,

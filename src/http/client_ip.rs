@@ -18,7 +18,7 @@ use networks::Networks;
 pub use chain::ForwardedHeader;
 pub use error::{ClientIpError, NoClientIp};
 
-/// How to find the address of the client that asks: the key under which its requests are limited.
+/// How to find the address of the client: the key under which its requests are limited.
 ///
 /// | in front of the server | use |
 /// |---|---|
@@ -38,7 +38,7 @@ pub use error::{ClientIpError, NoClientIp};
 /// let client_ip = ClientIp::behind_networks(["10.0.0.0/8", "fd00:4::/64"])?;
 /// let limiter = KeyedLimiter::<IpAddr>::new(FixedWindow::new(2, Duration::from_secs(60)))?;
 ///
-/// // The client pretends to be 203.0.113.66, 67 and 68. A proxy, which itself is 10.0.0.7, has appended the true address.
+/// // The client pretends to be 203.0.113.66, 67 and 68. The proxy 10.0.0.7 has appended the true address.
 /// for (forged, is_admitted) in [(66, true), (67, true), (68, false)] {
 ///     let mut headers = HeaderMap::new();
 ///     headers.insert("x-forwarded-for", format!("203.0.113.{forged}, 198.51.100.9").parse()?);
@@ -52,37 +52,37 @@ pub use error::{ClientIpError, NoClientIp};
 ///
 /// # Behind proxies
 ///
-/// Each proxy appends the address that it got the request from to one [header](Self::header). This must be the header that these
-/// proxies append to, because any other passes through them as the client has sent it. Several lines of the header are one list.
-/// It is read from the right: any client can have written what is on the left of the proxies' own elements.
+/// Each proxy appends the address that it got the request from to a [header](Self::header). Set the header that your proxies
+/// append to: any other header passes through them as the client has sent it. Several lines of the header are one list. The list
+/// is read from the right: a client can have written anything on the left of the proxies' own elements.
 ///
-/// **With trusted networks**, the client is the first address from the right that is in none of them; the peer of the
-/// connection is the rightmost. So a header from an untrusted peer is ignored. When all addresses are trusted, the client is
-/// the leftmost, as with `real_ip_recursive` of nginx: a proxy has seen that address itself. A client inside a trusted network
-/// is trusted like a proxy and can forge its address, so name only the networks of the proxies. A request from a trusted peer
-/// without the header is [`NoClientIp::NoHeader`]: it may be the proxy's own, such as a health check, but if the proxy merely
-/// does not append, all clients would share the key of the proxy.
+/// **With trusted networks**, the client is the first address from the right that is in none of them; the peer of the connection
+/// counts as the rightmost. So a header from an untrusted peer is ignored. If all addresses are trusted, the client is the
+/// leftmost, as with `real_ip_recursive` of nginx: a proxy has seen that address itself. A client inside a trusted network is
+/// trusted like a proxy and can forge its address, so name only the networks of the proxies. A request from a trusted peer
+/// without the header is [`NoClientIp::NoHeader`]: it may be a request of the proxy itself, such as a health check, but if the
+/// proxy does not append to the header, all clients would share the key of the proxy.
 ///
-/// **With a number of proxies**, the client is that element from the right, and the address of the peer does not matter. A
-/// shorter list is an error: the request did not come through all proxies, so that its leftmost element may be forged.
+/// **With a number of proxies**, the client is the element at that position from the right, and the address of the peer does not
+/// matter. A shorter list is an error: the request did not come through all proxies, so its leftmost element may be forged.
 ///
-/// An element that is not an address **stops** the search: one that is malformed or empty, has quotes that do not match, or
-/// hides the address (`unknown`, `_gazonk`). Skipping it would let a forged element on its left through. Taking the proxy on
-/// its right as the client would give all clients of that proxy one key, and one client could use up the budget of the others.
-/// So the answer is a [`NoClientIp`] with the reason. Elements on the left of the client are not read.
+/// An element that is not an address **stops** the search: one that is malformed or empty, has quotes that do not match, or hides
+/// the address (`unknown`, `_gazonk`). Skipping it would let a forged element on its left through. Taking the proxy on its right
+/// as the client would give all clients of that proxy one key, and one client could use up the budget of the others. So the
+/// result is a [`NoClientIp`] with the reason. Elements on the left of the client are not read.
 ///
 /// # Which addresses are one client
 ///
-/// An IPv6 site usually has all addresses of a network of 48 to 64 bits, and can use another one for each request. So the
-/// answer is the [first address of its network](Self::ipv6_prefix), by default of 56 bits. IPv4 addresses stay whole.
+/// An IPv6 site usually has all addresses of a network of 48 to 64 bits, and can use another address for each request. So the key
+/// is the [first address of its network](Self::ipv6_prefix), by default with a prefix of 56 bits. IPv4 addresses stay whole.
 ///
-/// An IPv4 address that is mapped to IPv6, `::ffff:192.0.2.1` or `::ffff:c000:201`, is that IPv4 address, also where it is
-/// compared with trusted networks: a socket for both protocols shows IPv4 connections so. Other IPv6 addresses with an IPv4
-/// address in them stay IPv6. They say nothing about the connection, so a host that can choose one must not pass for the IPv4
-/// address of a proxy:
+/// An IPv4 address that is mapped to IPv6, `::ffff:192.0.2.1` or `::ffff:c000:201`, is treated as that IPv4 address, also in
+/// comparisons with trusted networks: a dual-stack socket reports IPv4 connections in this form. Other IPv6 addresses that
+/// contain an IPv4 address stay IPv6. They prove nothing about the connection, so a host that can choose one must not pass for a
+/// proxy with that IPv4 address:
 ///
 /// - NAT64, `64:ff9b::/96`: all clients behind the translator are one client, unless [`ClientIp::ipv6_prefix`] is 128.
-/// - 6to4, `2002::/16`: a site has 48 bits, which are 256 networks of 56.
+/// - 6to4, `2002::/16`: a site has a prefix of 48 bits, which holds 256 networks of 56 bits.
 /// - IPv4-compatible, `::192.0.2.1`: deprecated; all are one client.
 ///
 /// Ports, brackets and zones are left out: `192.0.2.1:4711`, `192.0.2.1:_port`, `[2001:db8::1]:4711` and `fe80::1%eth0` are
@@ -90,7 +90,7 @@ pub use error::{ClientIpError, NoClientIp};
 ///
 /// # Cost
 ///
-/// [`ClientIp::find`] allocates nothing. Its work is linear in the part of the header on the right of the client. A clone is
+/// [`ClientIp::find`] allocates nothing. Its time is linear in the length of the header on the right of the client. A clone is
 /// cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIp {
@@ -134,8 +134,8 @@ impl ClientIp {
 
     /// The client is the first address from the right that is not in these networks. See [the type](Self#behind-proxies).
     ///
-    /// A network is written as `10.0.0.0/8` or `fd00::/8`, and one address without a prefix. It may be text, an [`IpAddr`], or the
-    /// type of another crate that prints in this form.
+    /// A network is written as `10.0.0.0/8` or `fd00::/8`, and a single address without a prefix. A network may be text, an
+    /// [`IpAddr`], or a type of another crate that prints in this form.
     ///
     /// # Errors
     ///
@@ -156,10 +156,10 @@ impl ClientIp {
         Networks::new(networks).map(|networks| Self::new(Proxies::In(networks)))
     }
 
-    /// The client is the element at this place from the right (1 to 255), which the first of so many proxies has appended.
+    /// The client is the element at this position from the right (1 to 255), which the first of that many proxies has appended.
     ///
-    /// This is safe only if every request comes through all of them. It is for proxies whose addresses change, and for servers
-    /// that listen on a Unix socket.
+    /// This is safe only if every request comes through all of the proxies. Use it for proxies whose addresses change, and for
+    /// servers that listen on a Unix socket.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl ClientIp {
     /// headers.insert("x-forwarded-for", "203.0.113.66, 198.51.100.9, 10.0.0.7".parse()?);
     /// assert_eq!(client_ip.find(None, &headers), Ok([198, 51, 100, 9].into()));
     ///
-    /// headers.insert("x-forwarded-for", "203.0.113.66".parse()?); // not by way of the first proxy
+    /// headers.insert("x-forwarded-for", "203.0.113.66".parse()?); // did not come through the first proxy
     /// let error = NoClientIp::TooFewHops { header: ForwardedHeader::XForwardedFor, hops: 2, found: 1 };
     /// assert_eq!(client_ip.find(None, &headers), Err(error));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -185,7 +185,7 @@ impl ClientIp {
             .ok_or(ClientIpError::ZeroHops)
     }
 
-    /// The header that the proxies append to, by default [`ForwardedHeader::XForwardedFor`]. The other one is not read.
+    /// Sets the header that the proxies append to. Defaults to [`ForwardedHeader::XForwardedFor`]. The other header is not read.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -204,10 +204,10 @@ impl ClientIp {
         self
     }
 
-    /// How many bits (1 to 128) of an IPv6 address tell clients apart, by default 56.
+    /// Sets how many bits (1 to 128) of an IPv6 address distinguish clients. Defaults to 56.
     ///
-    /// Providers give a site 64, 56 or 48 bits. A longer prefix than the site's lets it use many keys; a shorter one counts its
-    /// neighbours with it.
+    /// Providers assign a site a prefix of 64, 56 or 48 bits. With a longer prefix than that, the site can use many keys; with a
+    /// shorter one, it shares a key with its neighbours.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// How many bits (1 to 32) of an IPv4 address tell clients apart, by default all. See [`ClientIp::ipv6_prefix`].
+    /// Sets how many bits (1 to 32) of an IPv4 address distinguish clients. Defaults to 32. See [`ClientIp::ipv6_prefix`].
     ///
     /// # Errors
     ///
@@ -238,13 +238,13 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// The address of the client, or the first one of its network. See [the type](Self).
+    /// The address of the client, or the first address of its network. See [the type](Self).
     ///
-    /// The peer is the other end of the connection, as the server knows it; axum has it as `ConnectInfo`.
+    /// The peer is the other end of the connection, as the server knows it; axum provides it as `ConnectInfo`.
     ///
     /// # Errors
     ///
-    /// [`NoClientIp`] if there is no address that the client could not have forged.
+    /// [`NoClientIp`] if there is no trustworthy address, one that the client cannot have forged.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -255,7 +255,7 @@ impl ClientIp {
     /// headers.insert("x-forwarded-for", "203.0.113.66, unknown, 10.0.0.8".parse()?);
     /// let hidden = NoClientIp::Hidden { header: ForwardedHeader::XForwardedFor, from_right: 2 };
     /// assert_eq!(client_ip.find("10.0.0.7".parse().ok(), &headers), Err(hidden));
-    /// // From elsewhere, the header is ignored.
+    /// // The header of an untrusted peer is ignored.
     /// assert_eq!(client_ip.find("198.51.100.9".parse().ok(), &headers), Ok([198, 51, 100, 9].into()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

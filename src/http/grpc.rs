@@ -1,4 +1,4 @@
-//! What HTTP says by the status of an answer, gRPC says in `grpc-status`, in an answer with status 200.
+//! The status of a gRPC call: the HTTP status of a response is 200, and the outcome is in `grpc-status`.
 //!
 //! The names and formats are those of "gRPC over HTTP2" (`doc/PROTOCOL-HTTP2.md` in the repository of gRPC).
 
@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// What a message may not have, apart from all that is not ASCII.
+/// The ASCII characters that are percent-encoded in a message. Characters outside ASCII are always encoded.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -20,8 +20,8 @@ pub(super) const INTERNAL: i32 = 13;
 pub(super) const UNAVAILABLE: i32 = 14;
 pub(super) const UNAUTHENTICATED: i32 = 16;
 
-/// Whether a request or an answer is one of gRPC: `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is none: its clients
-/// read the status from the body.
+/// Whether a request or a response is gRPC: `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is excluded: its
+/// clients read the status from the body.
 pub(super) fn is_message(headers: &HeaderMap) -> bool {
     const TYPE: &[u8] = b"application/grpc";
     let Some(content_type) = headers.get(CONTENT_TYPE) else {
@@ -39,7 +39,7 @@ pub(super) fn is_message(headers: &HeaderMap) -> bool {
     })
 }
 
-/// An answer without a message, which the specification calls "Trailers-Only": the status stands in the head.
+/// A response without a message, which the specification calls "Trailers-Only": the status is in the head.
 pub(super) fn trailers_only(code: i32, message: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
@@ -51,8 +51,8 @@ pub(super) fn trailers_only(code: i32, message: &str) -> Response<Bytes> {
     response
 }
 
-/// The status of an answer. For an answer of gRPC with its status in the head, it is the status of HTTP that means the same. An answer with
-/// messages has its status in the trailers, which have not come yet.
+/// The status of a response. For a gRPC response with its status in the head, this is the equivalent HTTP status. A response with
+/// messages has its status in the trailers, which have not arrived yet.
 #[inline]
 pub(super) fn http_status(status: StatusCode, headers: &HeaderMap) -> StatusCode {
     if status != StatusCode::OK || headers.is_empty() {
@@ -64,7 +64,7 @@ pub(super) fn http_status(status: StatusCode, headers: &HeaderMap) -> StatusCode
     }
 }
 
-/// As `google/rpc/code.proto` maps them. A code that is not listed there is read as UNKNOWN.
+/// Maps a code as `google/rpc/code.proto` does. A code that is not listed there is read as UNKNOWN.
 fn of_code(code: &[u8]) -> StatusCode {
     match code {
         b"0" => StatusCode::OK,

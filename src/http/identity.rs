@@ -27,12 +27,12 @@ use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
 ///
 /// **The address of the peer** is known only to the server, which must put it into the extensions of each request. Axum does so
 /// if it serves `router.into_make_service_with_connect_info::<SocketAddr>()`, and
-/// [`ClientIp::peer_from`](super::ClientIp::peer_from) takes it from there. Where either is missing, every request is answered
-/// with 403: its body says `the request has no address of a peer`, and the observers of the limiter learn what to do about it
-/// ([`EventKind::Refused`](crate::EventKind::Refused), which a `TracingObserver` logs).
+/// [`ClientIp::peer_from`](super::ClientIp::peer_from) reads it from there. If either is missing, every request is answered with
+/// 403, and the body states `the request has no address of a peer`. The observers of the limiter get
+/// [`EventKind::Refused`](crate::EventKind::Refused), which names the remedy and which a `TracingObserver` logs.
 ///
-/// **A client must not be able to choose its key**: it would have a new budget with each request. Verify what a header says before it
-/// becomes a key, or limit addresses as well.
+/// **A client must not be able to choose its key**: it could take a new budget with each request. Verify the value of a header
+/// before you use it as a key, or limit addresses as well.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -55,7 +55,7 @@ pub trait Identity<B> {
     ///
     /// # Errors
     ///
-    /// [`NoIdentity`], which says why the client is unknown.
+    /// [`NoIdentity`], the reason why the client is unknown.
     fn identify(&self, request: &Request<B>) -> Result<Self::Key, NoIdentity>;
 }
 
@@ -67,7 +67,7 @@ impl<B, R: FoundKey, F: Fn(&Request<B>) -> R> Identity<B> for F {
     }
 }
 
-/// Both identities must find a key. If neither does, the error is that of the first.
+/// Both identities must find a key. If neither does, the error of the first is returned.
 impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
     type Key = (One::Key, Other::Key);
 
@@ -77,9 +77,9 @@ impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
 }
 
 /// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
-/// [observers](crate::EventKind::Refused) get it in words.
+/// [observers](crate::EventKind::Refused) get its text.
 ///
-/// Its `Display` text is for operators of the server; that of [`detail`](Self::detail) is for clients.
+/// The `Display` text is for operators of the server; the text of [`detail`](Self::detail) is for clients.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -93,7 +93,7 @@ impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NoIdentity {
-    /// There is no address that the client could not have forged.
+    /// The request has no trustworthy address of the client.
     #[error(transparent)]
     ClientIp(#[from] NoClientIp),
     /// The request does not have this header.
@@ -102,14 +102,14 @@ pub enum NoIdentity {
     /// The value of this header is not a valid key: see [`HeaderKey`].
     #[error("the header {0} of the request has no usable value")]
     UnusableHeader(HeaderName),
-    /// A closure or a future has returned `None`, which does not say why.
-    #[error("the closure or the future of the layer has found no key")]
+    /// A closure or a future has returned `None`, which gives no reason.
+    #[error("the closure or the future of the layer found no key")]
     Unknown,
 }
 
 impl NoIdentity {
-    /// What the request lacks, in a plain sentence that its client may read: it says nothing of how the server is set up. It needs no
-    /// escapes in JSON.
+    /// What the request lacks, as a plain sentence for its client. The text reveals nothing about the setup of the server, and
+    /// needs no escapes in JSON.
     ///
     /// ```
     /// use tollgate::http::{NoClientIp, NoIdentity};
@@ -141,8 +141,8 @@ impl NoIdentity {
     }
 }
 
-/// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which says why the key is unknown.
-/// See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
+/// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which gives the reason if the key
+/// is unknown. See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
 pub trait FoundKey {
     /// The key of the limits.
     type Key;
@@ -179,8 +179,9 @@ pub struct ClientAddress<F> {
 }
 
 impl ClientIp {
-    /// An [`Identity`] that knows the peer of the connection by an extension of the request: by that of axum, for instance. A
-    /// [`ClientIp`] itself takes the extension [`SocketAddr`]. If the server does not put it there, [no client is known](Identity).
+    /// An [`Identity`] that reads the peer of the connection from an extension of the request, for instance axum's. A
+    /// [`ClientIp`] by itself reads the extension [`SocketAddr`]. If the server does not set the extension,
+    /// [no client is known](Identity).
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -210,8 +211,7 @@ impl ClientIp {
     }
 }
 
-/// The peer is the extension [`SocketAddr`] of the request. Where there is no address that the client could not have forged, it is
-/// unknown.
+/// The peer is the extension [`SocketAddr`] of the request. Without a trustworthy address, the client is unknown.
 impl<B> Identity<B> for ClientIp {
     type Key = IpAddr;
 
@@ -231,10 +231,11 @@ impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<
 
 debug_fields! { [F] ClientAddress<F>, |address| client_ip = address.client_ip }
 
-/// The value of a header, or a bearer token, as a key. It is unknown if the header is missing, comes in several lines, is empty, longer
-/// than [`max_len`](Self::max_len), or not printable ASCII.
+/// The value of a header, or a bearer token, as a key. The key is unknown if the header is missing or comes in several lines, or
+/// if the value is empty, longer than [`max_len`](Self::max_len), or not printable ASCII.
 ///
-/// The value is not verified: see [`Identity`]. A store that processes share gets it as it is, so hash a secret in a closure instead.
+/// The value is not verified: see [`Identity`]. A store that processes share gets the value as it is, so hash a secret in a
+/// closure instead.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -266,8 +267,8 @@ impl HeaderKey {
         }
     }
 
-    /// The token of `Authorization: Bearer …` (RFC 6750, section 2.1). Where clients renew their tokens, take what stays the same:
-    /// with each token a client would have a new budget.
+    /// The token of `Authorization: Bearer …` (RFC 6750, section 2.1). If clients renew their tokens, use a key that stays the
+    /// same: a client would have a new budget with each token.
     #[must_use]
     pub const fn bearer() -> Self {
         Self {
@@ -277,8 +278,9 @@ impl HeaderKey {
         }
     }
 
-    /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed
-    /// tokens (JWT) are often longer: a closure that verifies one takes its subject as the key.
+    /// Sets the length of the longest key in bytes. Defaults to 256; with 0 no key is known. This bounds the memory that a
+    /// limiter takes for its keys. Signed tokens (JWT) are often longer: verify the token in a closure and use its subject as the
+    /// key.
     ///
     /// ```
     /// use http::Request;

@@ -19,11 +19,12 @@ use super::identity::{FoundKey, KeyedBy, KeyedByFuture, NoKey, OrShared};
 use crate::core::request::Caller;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
-/// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
-/// [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a [`SharedLimiter`](crate::SharedLimiter) for each request.
+/// A tower layer that limits the requests to a service: an axum router, a route, or a group of routes. For each request, the
+/// layer asks a [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a
+/// [`SharedLimiter`](crate::SharedLimiter).
 ///
-/// All services that a layer or its clones are put around share the limiter. Several layers may be stacked; give each a
-/// [name](Self::name). A request that an inner one refuses has counted in the outer ones.
+/// All services that a layer or its clones wrap share the limiter. Layers can be stacked; give each a [name](Self::name). The
+/// outer layers count a request even if an inner layer refuses it.
 ///
 /// # Examples
 ///
@@ -48,56 +49,60 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 ///
 /// # What a client sees
 ///
-/// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the
-/// decision that granted or refused the request; the limits are not read again. Where no limit decided there are none: when the key is unknown
-/// or there is no room for it, the limiter is closed, or a store was not asked (also in a local fallback). In styles with one
-/// limit, a policy of only a concurrency has none.
+/// Every response, of the service or to a refused request, has the [fields](super::RateLimitFields) of the limits. The fields
+/// come from the decision that granted or refused the request; the limits are not read again. There are no fields if no limit
+/// decided: the key is unknown, the limiter has no room for the key, the limiter is closed, or the store was not asked (also in a
+/// local fallback). In styles that show one limit, a policy that limits only concurrency has no fields.
 ///
-/// A [`Refusal`] is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where
-/// there is no capacity for any client; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
+/// A [`Refusal`] is answered with 429 if a quota is used up (the places of a key are a quota, too), and with 503 if there is no
+/// capacity for any client. The body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
 ///
-/// A refused call of gRPC, a POST with the content type `application/grpc` or `application/grpc+…`, is answered in gRPC: with status 200 and
-/// no message, and in the head with
+/// A refused gRPC call, a POST with the content type `application/grpc` or `application/grpc+…`, gets a gRPC response: status
+/// 200, no message, and in the head
 ///
-/// - `grpc-status`, by [this table](super::Refusal::grpc_code): 8 (`RESOURCE_EXHAUSTED`) instead of 429, 14 (`UNAVAILABLE`) instead of 503;
-/// - `grpc-message`, which names the problem, and the limit that denied: `Quota Exceeded: "api-2"`;
-/// - as metadata the same fields as in plain HTTP, with `retry-after`, and also `grpc-retry-pushback-ms`: the wait in milliseconds, rounded
-///   up, after which a client of gRPC with a retry policy for that status retries by itself
-///   ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)). Both are left out where the wait is unknown.
+/// - `grpc-status`, by [this table](super::Refusal::grpc_code): 8 (`RESOURCE_EXHAUSTED`) instead of 429, 14 (`UNAVAILABLE`)
+///   instead of 503;
+/// - `grpc-message`, which names the problem and the limit that denied: `Quota Exceeded: "api-2"`;
+/// - the fields of plain HTTP as metadata, with `retry-after`, and also `grpc-retry-pushback-ms`, the wait in milliseconds,
+///   rounded up: a gRPC client with a retry policy for that status retries after it
+///   ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)). Both are left out if the wait is
+///   unknown.
 ///
-/// Calls of all four kinds, unary or streaming, are answered so. gRPC-Web (`application/grpc-web`) is answered in plain HTTP: it has a
-/// framing of its own, and its clients derive a status of gRPC from that of HTTP. A layer inside one that translates gRPC-Web to gRPC sees,
-/// and answers, calls of gRPC.
+/// This holds for unary and streaming calls. gRPC-Web (`application/grpc-web`) is answered in plain HTTP: it has its own framing,
+/// and its clients derive the gRPC status from the HTTP status. Inside a layer that translates gRPC-Web to gRPC, this layer sees
+/// and answers gRPC calls.
 ///
-/// In a browser, a page of another origin reads these fields only if a CORS layer outside this one exposes them: `RateLimit`,
-/// `RateLimit-Policy`, `Retry-After`. It also answers preflight requests, which are then not counted.
+/// In a browser, a page of another origin can read these fields only if a CORS layer outside this one exposes them: `RateLimit`,
+/// `RateLimit-Policy`, `Retry-After`. The CORS layer also answers preflight requests, so that they are not counted.
 ///
 /// # How long a permit is held
 ///
-/// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails
-/// all release it. (A browser may keep a page that the user has left, and its connections, for the back button: Chromium does for
-/// up to a minute.) [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last
-/// frame, which it may be sending still. A `String` is a single frame, so its permit is released before it has been sent: send
-/// large answers as streams. A client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded
-/// connection (a WebSocket) does not, because its answer has no body: let its handler acquire one. A permit whose
-/// [TTL](crate::MaxConcurrency::ttl) passes ends no request: another is let in beside it.
+/// A permit is held until the body of the response has ended or is dropped. It is also released if the client disconnects, the
+/// handler panics, or the service fails. (A browser may keep a page that the user has left, and its connections, for the back
+/// button: Chromium does so for up to a minute.) [`until_head`](Self::until_head) releases the permit earlier. The body has ended
+/// when the server has taken its last frame, which may not be sent yet. A `String` is a single frame, so its permit is released
+/// before the text is sent: send large responses as streams. A client that reads a stream slowly holds the permit for as long as
+/// the server lets it. An upgraded connection (a WebSocket) holds no permit, because its response has no body: let its handler
+/// acquire one. When the [TTL](crate::MaxConcurrency::ttl) of a permit passes, its request goes on, and another request is
+/// admitted beside it.
 ///
 /// # A concurrency that adapts
 ///
-/// The layer [reports](crate::Permit::report) how each call went, and how long it took until the end of the body. See
-/// [`classify`](Self::classify). An answer that the client did not read to its end is not reported, unless it is an overload. A stream
-/// that clients read slowly looks like a slow service: release its permit [at the head](Self::until_head). A timeout in a
-/// layer inside this one is an overload; one outside drops the call, and nothing is reported.
+/// The layer [reports](crate::Permit::report) the outcome of each call, and its duration up to the end of the body. See
+/// [`classify`](Self::classify). A response that the client did not read to its end is not reported, unless it is an overload. A
+/// stream that clients read slowly looks like a slow service: release its permit [at the head](Self::until_head). A timeout in a
+/// layer inside this one is an overload; a timeout outside drops the call, and nothing is reported.
 ///
 /// # A store that is down
 ///
-/// Requests then follow the rule of the [`SharedLimiter`](crate::SharedLimiter#when-the-store-is-down), whose events report it.
+/// Requests follow the rule of the [`SharedLimiter`](crate::SharedLimiter#when-the-store-is-down), whose events report the
+/// outage.
 ///
 /// # What operators see
 ///
-/// The observers of the limiter get its denials, and also the requests that the layer refuses without a decision of the limiter:
-/// with 403, 413 or 500, and with 503 where the limiter is closed or its store fails. That is
-/// [`EventKind::Refused`](crate::EventKind::Refused), with the reason.
+/// The observers of the limiter get its denials. For a request that the layer refuses without a decision of the limiter (with
+/// 403, 413 or 500, or with 503 because the limiter is closed or its store fails), they get
+/// [`EventKind::Refused`](crate::EventKind::Refused) with the reason.
 ///
 /// # A key
 ///
@@ -121,10 +126,10 @@ pub struct LimitLayer<L, I = NoKey> {
 }
 
 impl<L: Clone> LimitLayer<L> {
-    /// Refuses what the limiter does not admit at once. The requests of all clients are limited together, unless they have an
-    /// [identity](Self::by). See the [type's example](Self#examples).
+    /// A layer that refuses each request that the limiter does not admit at once. The requests of all clients are limited
+    /// together, unless the layer has an [identity](Self::by). See the [type's example](Self#examples).
     ///
-    /// The bound of the queue, where requests [wait](Self::wait), is that of the limiter's builder.
+    /// If requests [wait](Self::wait), the builder of the limiter sets the bound of their queue.
     #[track_caller]
     pub fn new(limiter: L) -> Self {
         Self {
@@ -137,12 +142,12 @@ impl<L: Clone> LimitLayer<L> {
 }
 
 impl<F> LimitLayer<ChosenLimiter<F>> {
-    /// Asks the limiter that the function chooses for a key: a [`SharedLimiter`](crate::SharedLimiter) or a [`Limiter`](crate::Limiter).
-    /// So keys of a shared limiter have tiers, each with the policy of its plan. (A [`KeyedLimiter`](crate::KeyedLimiter) has
-    /// [tiers](crate::KeyedLimiterBuilder::tiers) itself.)
+    /// Asks the limiter that the function chooses for a key: a [`SharedLimiter`](crate::SharedLimiter) or a
+    /// [`Limiter`](crate::Limiter). This gives the keys of a shared limiter tiers, each with the policy of a plan. (A
+    /// [`KeyedLimiter`](crate::KeyedLimiter) has [tiers](crate::KeyedLimiterBuilder::tiers) of its own.)
     ///
-    /// The function is called for each request. It returns clones or [keys](crate::SharedLimiter::key) of limiters that it has: a
-    /// limiter that is new for each request would admit everything.
+    /// The function is called for each request. It must return clones or [keys](crate::SharedLimiter::key) of existing limiters:
+    /// a new limiter for each request would admit every request.
     ///
     /// ```
     /// use axum::body::Body;
@@ -174,11 +179,11 @@ impl<F> LimitLayer<ChosenLimiter<F>> {
 }
 
 impl<L> LimitLayer<L> {
-    /// Limits each key of an [`Identity`](super::Identity). A request whose key is unknown is refused with 403, unless such requests
-    /// [share a key](LimitLayer::or_shared). The body of the 403 says [what is missing](super::NoIdentity::detail): if that is the address
-    /// of a peer in every request, the server does not [hand it on](super::Identity).
+    /// Limits each key of an [`Identity`](super::Identity). A request whose key is unknown is refused with 403, unless such
+    /// requests [share a key](LimitLayer::or_shared). The body of the 403 states [what is missing](super::NoIdentity::detail). If
+    /// every request lacks the address of its peer, the server does not [pass it on](super::Identity).
     ///
-    /// Where the key has the plan of the client, the limiter has [tiers](crate::KeyedLimiterBuilder::tiers):
+    /// If the key contains the plan of the client, the limiter can have [tiers](crate::KeyedLimiterBuilder::tiers):
     ///
     /// ```
     /// use axum::body::Body;
@@ -203,11 +208,11 @@ impl<L> LimitLayer<L> {
         self.identified(KeyedBy(identity))
     }
 
-    /// Limits each key that a future finds, in a database for instance. The future borrows nothing; while it runs, nothing is taken
-    /// from the limiter. As [`by`](Self::by) otherwise.
+    /// Limits each key that a future finds, for instance in a database. The future borrows nothing. While it runs, nothing is
+    /// taken from the limiter. Otherwise, this is like [`by`](Self::by).
     ///
-    /// Nothing bounds the time of the lookup, which comes before all [waiting](Self::wait): if it hangs, so does the request. Bound it in
-    /// the closure. A request whose lookup takes too long is then one whose key is unknown.
+    /// The lookup comes before any [waiting](Self::wait), and its time is not bounded: if it hangs, so does the request. Bound
+    /// the time in the closure, as here. If the lookup takes too long, the key of the request is unknown.
     ///
     /// ```
     /// use std::time::Duration;
@@ -253,7 +258,7 @@ impl<L, I> LimitLayer<L, I> {
         }
     }
 
-    /// Requests whose key is unknown share this one, and so one budget. By default they are refused.
+    /// Gives this key to all requests whose key is unknown, so that they share one budget. By default they are refused.
     ///
     /// ```
     /// use std::net::{IpAddr, Ipv4Addr};
@@ -270,8 +275,8 @@ impl<L, I> LimitLayer<L, I> {
         self.identified(OrShared { inner, key })
     }
 
-    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names, and
-    /// one [style](Self::style). The tiers of one layer share its name: a client sees only the quota of its own tier.
+    /// Sets the name of the limits in the fields. Defaults to `default`. Stacked layers need different names and the same
+    /// [style](Self::style). The tiers of a layer share its name: a client sees only the quota of its own tier.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -306,8 +311,8 @@ impl<L, I> LimitLayer<L, I> {
     }
 
     setters! {
-        /// What each request takes: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. With 0, every request
-        /// is answered with 500, and with more than the capacity with 413.
+        /// Sets the cost of each request: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. With
+        /// a cost of 0, every request is answered with 500; with a cost above the capacity, with 413.
         ///
         /// ```
         /// use tollgate::Limiter;
@@ -320,10 +325,10 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub cost(units: u64) => options.terms.cost = units;
 
-        /// Lets a request wait for its permit, at most this long; a time above 100 years counts as 100 years. One that is known to
-        /// wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which has no bound by default: a
-        /// request that finds it full is answered with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs
-        /// into a layer of its own, without this.
+        /// Lets a request wait for its permit, at most this long; a time above 100 years counts as 100 years. A request that is
+        /// known to wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which has no bound
+        /// by default: a request that finds the queue full is answered with 503. A [`Penalty`](crate::Penalty) does not count
+        /// attempts that may wait: put it into a layer of its own that does not wait.
         ///
         /// ```
         /// use std::time::Duration;
@@ -336,8 +341,8 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub wait(at_most: Duration) => options.terms.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
 
-        /// Releases the permit when the head of the answer is there, and not at the end of its body: for long downloads that take no
-        /// capacity.
+        /// Releases the permit when the head of the response is ready, and not at the end of its body. Use it for long downloads
+        /// that take no capacity.
         ///
         /// ```
         /// use tollgate::http::LimitLayer;
@@ -348,8 +353,8 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub until_head() => options.until_head = true;
 
-        /// Adds a random time of 0 to `max`, any duration, to each `Retry-After`, so that refused clients do not all come back at once.
-        /// Defaults to none.
+        /// Adds a random time of 0 to `max` (any duration) to each `Retry-After`, so that refused clients do not all come back at
+        /// once. Defaults to none.
         ///
         /// ```
         /// use std::time::Duration;
@@ -361,8 +366,8 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub retry_jitter(max: Duration) => options.jitter = Some(max);
 
-        /// Answers refusals by a function of your own. The layer adds its fields to the answer. To log a refusal, or to add something to the
-        /// default answer, begin with [`Refusal::response`].
+        /// Sets the function that answers refusals. The layer adds its fields to the response. To log a refusal, or to add
+        /// something to the default response, start from [`Refusal::response`].
         ///
         /// ```
         /// use bytes::Bytes;
@@ -382,24 +387,24 @@ impl<L, I> LimitLayer<L, I> {
         /// # Ok::<(), tollgate::ConfigError>(())
         /// ```
         ///
-        /// The function answers calls of gRPC too, which without it are [answered in gRPC](LimitLayer#what-a-client-sees). In front
-        /// of a server of gRPC, begin with [`Refusal::grpc_response`], or answer with a status of tonic's:
+        /// The function also answers gRPC calls, which by default get a [gRPC response](LimitLayer#what-a-client-sees). In front
+        /// of a gRPC server, start from [`Refusal::grpc_response`], or return a status of tonic:
         ///
         /// ```ignore
         /// let layer = layer.on_refusal(|refusal| tonic::Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http());
         /// ```
         pub on_refusal(respond: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) => options.respond = Some(Arc::new(respond));
 
-        /// Says how a call went, by the status of its answer, to a concurrency that [adapts](crate::Adapt); `None`: the service failed
-        /// with an error.
+        /// Sets the outcome of a call by the status of its response, for a concurrency that [adapts](crate::Adapt). The function
+        /// gets `None` if the service failed with an error.
         ///
-        /// By default 408, 429, 503, 504 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on say
-        /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`]. The 429 of a layer further in is an overload, too:
-        /// where that layer limits clients, say that it is ignored.
+        /// By default, 408, 429, 503, 504, 529 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on are
+        /// [ignored](Outcome::Ignored), and the rest is [`Outcome::Ok`]. The 429 of an inner layer is an overload, too: if that
+        /// layer limits clients, return [`Outcome::Ignored`] for 429.
         ///
-        /// An answer of gRPC without a message, such as an error of a unary call or a refusal of a layer further in, has its `grpc-status` in the
-        /// head; the function gets the status of HTTP for which it stands, such as 429 for `RESOURCE_EXHAUSTED`. A status that follows messages,
-        /// in the trailers, is not seen.
+        /// A gRPC response without a message, such as an error of a unary call or a refusal of an inner layer, has its
+        /// `grpc-status` in the head. The function gets the equivalent HTTP status, such as 429 for `RESOURCE_EXHAUSTED`. A
+        /// status in the trailers, after messages, is not seen.
         ///
         /// ```
         /// use http::StatusCode;
@@ -415,13 +420,14 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         pub classify(outcome_of: impl Fn(Option<StatusCode>) -> Outcome + Send + Sync + 'static) => options.classify = Arc::new(outcome_of);
 
-        /// Charges the key so many units, by the status of the service's answer; 0 charges nothing. For gRPC it is the status as in
-        /// [`classify`](Self::classify). See [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and
-        /// [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), which charges the key for all processes. What the layer
-        /// itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
+        /// Charges the key with the units that the function returns for the status of the service's response; 0 charges nothing.
+        /// For gRPC, the function gets the same status as in [`classify`](Self::classify). See
+        /// [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and
+        /// [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), which charges the key for all processes. Requests that
+        /// the layer itself refuses are not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
         ///
-        /// Requests that are under way are not stopped: with a [`MaxConcurrency`](crate::MaxConcurrency) in the policy no client can try a
-        /// thousand passwords at once. The fields of an answer that is charged say what was left before.
+        /// Requests in flight are not stopped: add a [`MaxConcurrency`](crate::MaxConcurrency) to the policy, so that no client
+        /// can try a thousand passwords at once. The fields of a charged response show what was left before the charge.
         ///
         /// ```
         /// use std::net::IpAddr;
@@ -458,7 +464,7 @@ type Respond = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 type Classify = Arc<dyn Fn(Option<StatusCode>) -> Outcome + Send + Sync>;
 type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
 
-/// The options of a layer: how it asks its limiter, and what it does with the answer.
+/// The options of a layer: how it asks its limiter, and how it handles the answer.
 #[derive(Clone)]
 struct LayerOptions {
     fields: RateLimitFields,

@@ -1,4 +1,4 @@
-//! The client side: a layer that obeys a limiter, and the limits that the upstream reports.
+//! The client side: a layer that obeys a limiter and the limits that the upstream reports.
 
 mod classify;
 mod error;
@@ -24,27 +24,28 @@ pub use error::OutboundError;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 pub use service::{OutboundFuture, OutboundService};
 
-/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its
-/// own limits holds back all users of the same limiter, or of the same key of it.
+/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and the limits that the upstream
+/// reports hold back all users of the same limiter, or of the same key.
 ///
-/// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). A permit whose
-/// [TTL](crate::MaxConcurrency::ttl) passes ends no request: let the client's own timeout be shorter.
+/// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). When the
+/// [TTL](crate::MaxConcurrency::ttl) of a permit passes, its request goes on: set a shorter timeout in the client.
 ///
-/// - *Denials*: after an answer that denies (429, 503, and what the [family](UpstreamFamily) adds), the limiter is
-///   [paused](Limiter::apply_upstream_signal) for as long as the answer says, at most the reader's
-///   [`max_wait`](UpstreamReader::max_wait); for a second if it says nothing.
-/// - *Quotas*: it is paused while a quota of requests is spent. With [`spread_below`](crate::LimiterBuilder::spread_below), the last
-///   requests of a quota are spread until its reset. A quota of another [unit](Self::cost_of) pauses it when it is spent and a cost of
-///   that unit is given, and is never spread.
+/// - *Denials*: after a denial (429, 503, and those that the [family](UpstreamFamily) adds), the limiter is
+///   [paused](Limiter::apply_upstream_signal) for the time in the response, at most the reader's
+///   [`max_wait`](UpstreamReader::max_wait), or for a second if the response has no time.
+/// - *Quotas*: the limiter is paused while a quota of requests is spent. With
+///   [`spread_below`](crate::LimiterBuilder::spread_below), the last requests of a quota are spread until its reset. A spent
+///   quota of another [unit](Self::cost_of) pauses the limiter only if a cost of that unit is given; such a quota is never
+///   spread.
 /// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter get an event.
-/// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
-///   the round trip lasts until the permit ends. A timeout in a layer inside this one is an overload; one outside drops the call, and
-///   nothing is reported.
-/// - *Retries*: [on request](Self::retry).
+/// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), classified by [status](ByStatus) or by your own
+///   [closure](Self::classify); the round trip lasts until the permit is released. A timeout in a layer inside this one is an
+///   overload; a timeout outside drops the call, and nothing is reported.
+/// - *Retries*: only with [`retry`](Self::retry).
 ///
-/// A denial of gRPC comes with status 200 and a `grpc-status`. In the head, where a [`LimitLayer`](super::LimitLayer) and servers put it if
-/// there is no message, 8 (`RESOURCE_EXHAUSTED`) is read as 429 and 14 (`UNAVAILABLE`) as 503; in the trailers it is not seen, and pauses
-/// nothing.
+/// A gRPC denial has status 200 and a `grpc-status`. In the head, where servers and a [`LimitLayer`](super::LimitLayer) put it if
+/// there is no message, 8 (`RESOURCE_EXHAUSTED`) is read as 429 and 14 (`UNAVAILABLE`) as 503. A `grpc-status` in the trailers is
+/// not seen, and pauses nothing.
 ///
 /// The services that one layer makes share its limiter. Dropping a response future loses nothing: the permit is released, or the
 /// request leaves the queue.
@@ -84,7 +85,8 @@ pub use service::{OutboundFuture, OutboundService};
 ///
 /// # Limits that many processes share
 ///
-/// A [`SharedLimiter`](crate::SharedLimiter) keeps the processes to one quota together: each host is a [key](crate::SharedLimiter::key) of it.
+/// A [`SharedLimiter`](crate::SharedLimiter) limits all processes together: each host is one of its
+/// [keys](crate::SharedLimiter::key).
 ///
 /// ```
 /// use tollgate::SharedLimiter;
@@ -97,14 +99,15 @@ pub use service::{OutboundFuture, OutboundService};
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// The answer of an upstream holds back only this process: every other process learns from a denial of its own. `spread_below`
-/// has no effect. A process forgets a key, with its [prefetched](crate::SharedLimiterBuilder::prefetch) units, when no request or
-/// body of it is left. If the key was paused, or denied by the store, it is forgotten after that has ended and other keys have
-/// been paused or denied. The store forgets a key when its whole budget is back.
+/// The response of an upstream holds back only the process that received it: another process is held back only after a denial of
+/// its own. `spread_below` has no effect. A process forgets a key, with its [prefetched](crate::SharedLimiterBuilder::prefetch)
+/// units, when no request or body of the key is left. A key that was paused, or denied by the store, is forgotten after the pause
+/// or denial has ended and other keys have been paused or denied. The store forgets a key when the whole budget of the key is
+/// restored.
 ///
 /// # reqwest
 ///
-/// A `reqwest::Client` is a service of its own request type, which converts from and to those of `http`:
+/// A `reqwest::Client` is a service with its own request and response types, which convert from and to the types of `http`:
 ///
 /// ```ignore
 /// let client = tower::service_fn(move |request: http::Request<reqwest::Body>| {
@@ -116,9 +119,9 @@ pub use service::{OutboundFuture, OutboundService};
 /// let response = reqwest::Response::from(http::Response::from_parts(head, reqwest::Body::wrap(body)));
 /// ```
 ///
-/// The example `reqwest_layer` has it whole. Let the client follow no redirects (`reqwest::redirect::Policy::none()`): it would follow
-/// them inside, without a permit for the host that they lead to. The layers of `reqwest::ClientBuilder::connector_layer` see connections,
-/// not requests.
+/// The example `reqwest_layer` has the whole program. Turn redirects off (`reqwest::redirect::Policy::none()`): the client would
+/// follow them inside the service, without a permit for the host that they lead to. The layers of
+/// `reqwest::ClientBuilder::connector_layer` see connections, not requests.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
@@ -142,23 +145,24 @@ struct OutboundCommon {
 }
 
 impl OutboundLayer {
-    /// One limiter for all requests: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter). See the [type's example](Self#examples).
+    /// Uses one limiter for all requests: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter). See the
+    /// [type's example](Self#examples).
     #[track_caller]
     pub fn new(limiter: impl AnyLimiter) -> Self {
         let limiter = limiter.handle();
         Self::of(Location::caller(), Arc::new(move |_| Ok(limiter.clone())))
     }
 
-    /// A limiter for each host, of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`SharedLimiter`](crate::SharedLimiter): the host of the
-    /// URI in lower case and without a dot at its end, with its port unless that is the one of the scheme; else the `Host` field in lower
-    /// case; else the empty text. See the [type's example](Self#examples).
+    /// Limits each host, as a key of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`SharedLimiter`](crate::SharedLimiter). The
+    /// key is the host of the URI, in lower case and without a trailing dot, with its port unless that is the default of the
+    /// scheme; else the `Host` field in lower case; else the empty string. See the [type's example](Self#examples).
     #[track_caller]
     pub fn by_host(limiter: impl Admits<String> + Send + Sync + 'static) -> Self {
         Self::by_key(limiter, host_of)
     }
 
-    /// A limiter for each key. What the body says can be a key, too: put it into the [extensions](http::Extensions). For a
-    /// [`SharedLimiter`](crate::SharedLimiter) it is a [`StoreKey`](super::StoreKey).
+    /// Limits each key that the closure returns. To use a value of the body as the key, put it into the
+    /// [extensions](http::Extensions). The key of a [`SharedLimiter`](crate::SharedLimiter) is a [`StoreKey`](super::StoreKey).
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;
@@ -196,13 +200,13 @@ impl OutboundLayer {
 }
 
 impl<C, R> OutboundLayer<C, R> {
-    /// Sets the reader of the answers. Defaults to one that reads only `Retry-After`. See the [type's example](Self#examples).
+    /// Sets the reader of the responses. Defaults to one that reads only `Retry-After`. See the [type's example](Self#examples).
     pub fn upstream(self, reader: UpstreamReader) -> Self {
         self.upstream_by(move |_| reader)
     }
 
     setters! {
-        /// Sets the reader of the answer to each request, where hosts send fields of different families.
+        /// Sets the reader for the response to each request, for hosts that send fields of different families.
         ///
         /// ```
         /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
@@ -219,8 +223,9 @@ impl<C, R> OutboundLayer<C, R> {
         pub upstream_by(reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static) => common.reader_of = Arc::new(reader_of);
     }
 
-    /// Sets how long a request may wait for each of its permits, from 0 (it does not wait) on; a time above 100 years counts as 100 years.
-    /// Defaults to no timeout. After it, the error is [`OutboundError::Acquire`]. See the [type's example](Self#examples).
+    /// Sets how long a request may wait for each of its permits. With 0 it does not wait; a time above 100 years counts as 100
+    /// years. Defaults to no timeout. A request that times out fails with [`OutboundError::Acquire`]. See the
+    /// [type's example](Self#examples).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         let longest = Duration::from_nanos(MAX_SPAN_NANOS);
         self.common.options.timeout = Some(if timeout.as_nanos() > longest.as_nanos() {
@@ -231,22 +236,22 @@ impl<C, R> OutboundLayer<C, R> {
         self
     }
 
-    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit).
+    /// Sets the cost of a request in a unit that limits [count](crate::Counts::Unit).
     ///
     /// # Quotas of units
     ///
-    /// A quota of the upstream in that unit pauses the limiter while it is spent. Names of units are
-    /// [compared](UpstreamAnswer::signal_for) whole: `input-tokens` of Anthropic is `input_tokens`, and is not `tokens`. So a spent quota of
-    /// OpenAI's `project-tokens` does not hold back a limiter that counts `tokens`, until a request is denied for it: without a
-    /// `Retry-After`, a denial pauses until the quotas that are spent are reset, whatever they count. To heed a quota that no limit counts,
-    /// give it a cost of 0: `.cost_of("project-tokens", |_| 0)`.
+    /// While a quota of the upstream in that unit is spent, the limiter is paused. Unit names are
+    /// [compared](UpstreamAnswer::signal_for) whole: Anthropic's `input-tokens` is `input_tokens`, and is not `tokens`. So a
+    /// spent quota of OpenAI's `project-tokens` does not hold back a limiter that counts `tokens`, until a request is denied for
+    /// it: without a `Retry-After`, a denial pauses the limiter until all spent quotas are reset, whatever they count. To heed a
+    /// quota whose unit no limit counts, give the unit a cost of 0: `.cost_of("project-tokens", |_| 0)`.
     ///
     /// ```
     /// use tollgate::Limiter;
     /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
     ///
     /// #[derive(Clone)]
-    /// struct Tokens(u64); // the caller knows
+    /// struct Tokens(u64); // the caller sets it
     ///
     /// let layer = OutboundLayer::new(Limiter::new("500/min per request and 100000 tokens/min")?)
     ///     .upstream(UpstreamReader::new(UpstreamFamily::OpenAi))
@@ -263,7 +268,7 @@ impl<C, R> OutboundLayer<C, R> {
     }
 
     setters! { const:
-        /// Releases the permit when the head of the response is there, and not after its body.
+        /// Releases the permit when the head of the response has arrived, and not after its body.
         ///
         /// ```
         /// use tollgate::http::OutboundLayer;
@@ -276,8 +281,8 @@ impl<C, R> OutboundLayer<C, R> {
         pub until_head() => common.until_head = true;
     }
 
-    /// Sets what is [reported](crate::Permit::report) of each call, for a [concurrency that adapts](crate::Adapt). Defaults to
-    /// [`ByStatus`]. The closure names the error type of the inner service.
+    /// Sets the outcome that is [reported](crate::Permit::report) for each call, for a [concurrency that adapts](crate::Adapt).
+    /// Defaults to [`ByStatus`]. The closure must name the error type of the inner service.
     ///
     /// ```
     /// use std::io;
@@ -306,19 +311,20 @@ impl<C, R> OutboundLayer<C, R> {
         }
     }
 
-    /// Sends a request again that the upstream has denied with 429 (or what the [family](UpstreamFamily) adds to it), up to `times` times.
-    /// It then waits for another permit, and so for the pause. No other failure is retried. Defaults to 0. The body must be `Clone`. See
-    /// the [type's example](Self#examples).
+    /// Sends a request again, up to `times` times, if the upstream has denied it with 429 (or by a rule that the
+    /// [family](UpstreamFamily) adds). The request waits for another permit, and so for the end of the pause. No other failure is
+    /// retried. Defaults to 0. The body must be `Clone`. See the [type's example](Self#examples).
     ///
-    /// Where it is known at once that there is no permit, the answer that denies is returned: so it is where the pause is longer than the
-    /// [timeout](Self::timeout).
+    /// If it is known at once that the request gets no permit, the denial is returned: for instance if the pause is longer than
+    /// the [timeout](Self::timeout).
     ///
     /// For other rules, see [`Retry`].
     pub fn retry(self, times: u32) -> OutboundLayer<C, Retry> {
         self.retry_with(times, Cloned)
     }
 
-    /// [`retry`](Self::retry) with a closure that clones the body. A request whose body it does not clone is not retried.
+    /// Like [`retry`](Self::retry), with a closure that clones the body. If the closure returns `None`, the request is not
+    /// retried.
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;
@@ -347,7 +353,7 @@ impl<C, R> OutboundLayer<C, R> {
 }
 
 impl<C, F> OutboundLayer<C, Retry<F>> {
-    /// Retries after 503, too. A request with that answer may have been carried out in part. Use this for upstreams that send 503
+    /// Retries after 503, too. The upstream may have carried out such a request in part. Use this for upstreams that send 503
     /// only before they begin, or for requests that may be carried out twice.
     ///
     /// ```
@@ -364,7 +370,7 @@ impl<C, F> OutboundLayer<C, Retry<F>> {
 }
 
 impl OutboundCommon {
-    /// The limiter for a request, and the options of the request to it.
+    /// The limiter for a request, and the options with which it is asked.
     fn plan(&self, parts: &Parts) -> Result<(Limiter, RequestOptions), AcquireError> {
         let limiter = (self.limiter_of)(parts).map_err(|error| match error {
             TryAcquireError::TooManyKeys { max } => AcquireError::TooManyKeys { max },
@@ -378,10 +384,10 @@ impl OutboundCommon {
         Ok((limiter, options))
     }
 
-    /// Applies the limits that the answer names to the limiter.
+    /// Applies the limits that the upstream reports to the limiter.
     fn heed(&self, answer: &UpstreamAnswer<'_>, limiter: &Limiter) {
         limiter.apply_upstream_signal(&answer.signal());
-        // What is left of another unit must not be spread over requests.
+        // The rest of a quota in another unit must not be spread over requests.
         let pauses = self
             .costs
             .iter()
@@ -402,7 +408,7 @@ fn host_of(parts: &Parts) -> String {
             .and_then(|host| host.to_str().ok())
             .map(str::to_owned)
     };
-    // The user and the password before the host are left out. A port may be written with zeros before it, or be empty.
+    // `host` leaves out the user and the password. A port may have leading zeros, or be empty.
     let of_uri = parts.uri.authority().map(|authority| {
         let own_port = match parts.uri.scheme_str() {
             Some("http") => Some(80),
@@ -410,7 +416,7 @@ fn host_of(parts: &Parts) -> String {
             _ => None,
         };
         let host = authority.host();
-        let host = host.strip_suffix('.').unwrap_or(host); // that of the root is the same name
+        let host = host.strip_suffix('.').unwrap_or(host); // a trailing dot names the same host
         match authority.port_u16().filter(|port| Some(*port) != own_port) {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),

@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What stands where an address is expected.
+/// Why an element has no address that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
     Malformed,
     Hidden,
 }
 
-/// An address as a number of 128 bits: IPv4 is `::ffff:0:0/96`. The two forms of a mapped address are the same number, so
-/// nothing can compare or group them before they are unmapped.
+/// An address as a number of 128 bits; IPv4 addresses are in `::ffff:0:0/96`. An IPv4 address and its mapped form are the same
+/// number, so they are never compared or grouped as different addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address(pub(super) u128);
 
@@ -42,7 +42,7 @@ impl Address {
         Self(self.0 & !host_bits(prefix))
     }
 
-    /// Reads an address with what proxies write around it: a port, also an obfuscated one, brackets, a zone.
+    /// Reads an address, also with a port (plain or obfuscated), brackets or a zone, as proxies write it.
     pub(super) fn read(text: &[u8]) -> Result<Self, Obstacle> {
         let text = str::from_utf8(text).map_err(|_| Obstacle::Malformed)?;
         if is_hidden(text) {

@@ -7,7 +7,7 @@ use http::header::{FORWARDED, HeaderMap, HeaderName};
 use super::address::{Address, Obstacle};
 use super::forwarded;
 
-/// The header in which proxies write the address that they forward for. See [`ClientIp::header`](super::ClientIp::header) for an
+/// The header to which proxies append the address that they forward for. See [`ClientIp::header`](super::ClientIp::header) for an
 /// example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -30,8 +30,8 @@ impl fmt::Display for ForwardedHeader {
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 impl ForwardedHeader {
-    /// The elements of all lines, which are one list, from the right: each is what one proxy has written. Nothing is read before
-    /// it is asked for. After an obstacle it must not be asked again.
+    /// The elements of all lines, as one list, from the right. Each proxy has written one element. The iterator reads lazily.
+    /// After an obstacle it must not be advanced.
     pub(super) fn elements(
         self,
         headers: &HeaderMap,
@@ -41,7 +41,7 @@ impl ForwardedHeader {
             Self::Forwarded => &FORWARDED,
         };
         let mut lines = headers.get_all(name).iter();
-        // What is on the left of the last element, in the same line.
+        // The part of the line on the left of the last element.
         let mut rest = None;
         iter::from_fn(move || {
             let line = match rest.take() {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::chain::ForwardedHeader;
 
-/// Why a [`ClientIp`](super::ClientIp) was not made: the configuration trusts no network or every one, or is not understood.
+/// Why a [`ClientIp`](super::ClientIp) was not made: the configuration trusts no network, trusts every address, or is invalid.
 ///
 /// ```
 /// use tollgate::http::{ClientIp, ClientIpError};
@@ -32,7 +32,7 @@ pub enum ClientIpError {
         /// The text as given.
         network: String,
     },
-    /// The address has bits behind the prefix, so it may mean one address or its whole network.
+    /// The address has bits behind the prefix, so it is unclear whether the address or the whole network is meant.
     #[error(
         "`{network}` has bits behind its prefix; write `{whole}` for the network, or leave the prefix out for the address alone"
     )]
@@ -42,8 +42,8 @@ pub enum ClientIpError {
         /// The whole network of this prefix.
         whole: String,
     },
-    /// The networks together cover all IPv4 or all IPv6 addresses that a client can have: 1.0.0.0 to 223.255.255.255, or 2000::/3.
-    /// Then a client could write any address as its own.
+    /// The networks together cover all IPv4 or all IPv6 addresses that a client can have: 1.0.0.0 to 223.255.255.255, or
+    /// 2000::/3. A client could then claim any address as its own.
     #[error(
         "`{networks}` trusts every {family} address, so that a client could claim any; name the networks of the proxies alone"
     )]
@@ -68,7 +68,8 @@ pub enum ClientIpError {
     },
 }
 
-/// Why there is no address that a client could not have forged. See [`ClientIp::find`](super::ClientIp::find) for an example.
+/// Why a request has no trustworthy address, one that the client cannot have forged. See
+/// [`ClientIp::find`](super::ClientIp::find) for an example.
 ///
 /// The caller decides what follows: to deny the request, or to count it under one key that all such requests share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -76,7 +77,7 @@ pub enum ClientIpError {
 pub enum NoClientIp {
     /// The server did not pass on the address of its peer, or it listens on a Unix socket.
     #[error(
-        "the address of the peer is unknown; let the server hand it on (of axum: into_make_service_with_connect_info, and \
+        "the address of the peer is unknown; let the server pass it on (in axum: into_make_service_with_connect_info, and \
          ClientIp::peer_from), or count the proxies (behind_hops)"
     )]
     NoPeer,
@@ -98,7 +99,7 @@ pub enum NoClientIp {
     },
     /// A proxy hides the address: the element is `unknown` or an obfuscated identifier such as `_gazonk`, or, in `Forwarded`, has
     /// no `for`.
-    #[error("element {from_right} from the right of {header} does not tell the address")]
+    #[error("element {from_right} from the right of {header} does not state the address")]
     Hidden {
         /// The header that was read.
         header: ForwardedHeader,

@@ -1,15 +1,15 @@
 //! `Forwarded` of RFC 7239, read from the right.
 //!
-//! A client may have sent anything, an unmatched quote too. Proxies append to it on the right, and read from the left, that quote
-//! would open a string which ends at the first quote of a proxy. So it is read from the right. A valid element is then found whole,
-//! whatever is on its left: in a quoted string only an escaped quote can stand, and the quote that opens it follows a `=`.
+//! A client may have sent anything, also an unmatched quote, and proxies append on the right. Read from the left, that quote
+//! would open a string that ends at the first quote of a proxy. So the header is read from the right. A valid element is then
+//! found whole, whatever is on its left: a quoted string contains only escaped quotes, and the quote that opens it follows a `=`.
 //!
-//! Where quotes stand otherwise, reading stops. A proxy that copies a quote of the client, for instance from `Host`, into a string
-//! of its own without escaping it would shift what is quoted from there on.
+//! Reading stops at any other quote. Otherwise, a proxy that copies a quote of the client, for instance from `Host`, into a
+//! string of its own without escaping it would swap the quoted and unquoted parts from there on.
 
 use super::address::{Address, Obstacle};
 
-/// The part behind the last separator outside quotes, and what is before it if there is one.
+/// The part behind the last separator outside quotes, and the part before that separator if there is one.
 pub(super) fn split_last(text: &[u8], separator: u8) -> Result<(&[u8], Option<&[u8]>), Obstacle> {
     let mut end = text.len();
     while let Some(at) = text[..end]
@@ -27,7 +27,7 @@ pub(super) fn split_last(text: &[u8], separator: u8) -> Result<(&[u8], Option<&[
     Ok((text, None))
 }
 
-/// Where the string opens that a quote after `text` closes.
+/// The position of the quote that opens the string which a quote after `text` closes.
 fn opening_quote(text: &[u8]) -> Option<usize> {
     if is_escaped(text) {
         return None;
@@ -41,7 +41,7 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a quote after `text` is escaped, if it is in a string.
+/// Whether a quote after `text` is escaped, provided that it is in a string.
 fn is_escaped(text: &[u8]) -> bool {
     text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
@@ -54,7 +54,7 @@ pub(super) fn address(element: &[u8]) -> Result<Address, Obstacle> {
         rest = before;
         let pair = pair.trim_ascii();
         if pair.is_empty() {
-            continue; // as the grammar admits
+            continue; // the grammar admits empty pairs
         }
         let equals = pair
             .iter()
@@ -63,7 +63,7 @@ pub(super) fn address(element: &[u8]) -> Result<Address, Obstacle> {
         if pair[..equals].eq_ignore_ascii_case(b"for")
             && found.replace(&pair[equals + 1..]).is_some()
         {
-            return Err(Obstacle::Malformed); // section 4: not more than once
+            return Err(Obstacle::Malformed); // section 4: each parameter at most once
         }
     }
     match found {

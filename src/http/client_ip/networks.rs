@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::address::{Address, host_bits};
 use super::error::ClientIpError;
 
-/// The bits before an IPv4 address.
+/// The length in bits of the prefix before an IPv4 address.
 const MAPPED_PREFIX: u8 = 96;
 
 /// The addresses that a client on the internet can have (RFC 6890; RFC 4291, section 2.4).
@@ -16,7 +16,7 @@ const UNICAST: [(&str, [u128; 2]); 2] = [
     ("IPv6", [0x2 << 124, (0x4 << 124) - 1]),
 ];
 
-/// Addresses that are trusted.
+/// The networks whose addresses are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Networks(Arc<[Network]>);
 
@@ -106,7 +106,7 @@ fn parse(text: &str) -> Option<(Address, u8)> {
     };
     let prefix = match prefix {
         None => bits,
-        // `parse` would also take a sign.
+        // `parse` would also accept a sign.
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             digits.parse().ok().filter(|prefix| *prefix <= bits)?
         }
@@ -115,7 +115,7 @@ fn parse(text: &str) -> Option<(Address, u8)> {
     Some((ip.into(), before + prefix))
 }
 
-/// As text that [`parse`] reads.
+/// Writes the text that [`parse`] reads.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = if self.first.is_ipv4() {

@@ -13,15 +13,15 @@ use super::{FoundKey, Identity, NoIdentity};
 #[non_exhaustive]
 pub struct NoKey;
 
-/// The layer limits each key of an [`Identity`]. [`LimitLayer::by`](crate::http::LimitLayer::by) makes it.
+/// Limits each key of an [`Identity`]. Made by [`LimitLayer::by`](crate::http::LimitLayer::by).
 #[derive(Clone)]
 pub struct KeyedBy<I>(pub(in crate::http) I);
 
-/// The layer limits each key that a future finds. [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) makes it.
+/// Limits each key that a future finds. Made by [`LimitLayer::by_future`](crate::http::LimitLayer::by_future).
 #[derive(Clone)]
 pub struct KeyedByFuture<F>(pub(in crate::http) F);
 
-/// Requests whose key is unknown share one key. [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared) makes it.
+/// Gives one key to all requests whose key is unknown. Made by [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared).
 #[derive(Clone)]
 pub struct OrShared<I, K> {
     pub(in crate::http) inner: I,
@@ -35,8 +35,8 @@ pub enum Identified<K, F> {
     Later(F),
 }
 
-/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. You implement [`Identity`], and not this:
-/// it is [`NoKey`], or what the methods of the layer make of an [`Identity`] or a future. Other types cannot implement it.
+/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. Implement [`Identity`] instead: only [`NoKey`],
+/// [`KeyedBy`], [`KeyedByFuture`] and [`OrShared`] implement this trait.
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.
     type Key;
@@ -46,7 +46,7 @@ impl<B, I: FindsKey<B>> Identifies<B> for I {
     type Key = I::SealedKey;
 }
 
-/// Seals [`Identifies`], because its module is private.
+/// Seals [`Identifies`]: the module of this trait is private.
 pub trait FindsKey<B> {
     /// Whether there are several keys.
     const HAS_KEYS: bool = true;
@@ -56,7 +56,7 @@ pub trait FindsKey<B> {
 
     fn key_of(&self, request: &Request<B>) -> Identified<Self::SealedKey, Self::Future>;
 
-    /// The key that requests share whose own key is unknown.
+    /// The key that all requests with an unknown key share.
     fn shared_key(&self) -> Option<Self::SealedKey> {
         None
     }

@@ -24,11 +24,11 @@ use crate::http::identity::{FoundKey, Identified, Identifies, NoIdentity};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
-/// A service behind a [`LimitLayer`], which has an example. Clones share the limiter.
+/// The service that a [`LimitLayer`] makes. See the layer for an example. Clones share the limiter.
 ///
-/// It is ready when the service behind it is: the limiter is asked for each request, and never makes the service pending. A
-/// request that is refused at once leaves the readiness of the service to the next one. One that is decided later keeps the
-/// service that was ready, and what that has reserved, until then.
+/// The service is ready when the inner service is: the limiter is asked for each request, and never makes the service pending.
+/// After a request that is refused at once, the inner service is still ready for the next request. A request that is decided
+/// later keeps the ready inner service, and what that has reserved, until the decision.
 #[derive(Debug)]
 pub struct LimitService<S, L, I> {
     inner: S,
@@ -68,7 +68,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    /// Asks the limiter at once if it can answer at once; then the service is not cloned.
+    /// Clones the service only if the key or the answer of the limiter must be awaited.
     fn call(&mut self, request: Request<B>) -> LimitFuture<S, B, L, I> {
         let layer = Arc::clone(&self.layer);
         let mut key = None;
@@ -80,7 +80,7 @@ where
                 Admission::Later(asking) => {
                     LimitStage::Asking(asking, Some((self.take_ready(), request)))
                 }
-                // This arm returns by itself: a stage that several arms make would be moved once more.
+                // This arm returns directly: a stage that is made in a shared `let` is moved once more.
                 Admission::Now(Ok(granted)) => {
                     let stage = LimitStage::Calling(self.inner.call(request), Some(granted));
                     return LimitFuture { stage, key, layer };
@@ -95,19 +95,19 @@ where
 }
 
 impl<S: Clone, L, I> LimitService<S, L, I> {
-    /// The service that is ready; its clone need not be.
+    /// Takes the ready service and leaves its clone, which need not be ready.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)
     }
 }
 
-/// The answer of a service behind a [`LimitLayer`], which has an example.
+/// The future of a [`LimitService`]. See [`LimitLayer`] for an example.
 ///
 /// # Cancel safety
 ///
-/// If it is dropped while it waits, the request leaves the queue, and no limit is charged. If it is dropped later, it releases
-/// its permit; units of a rate stay spent.
+/// If the future is dropped while it waits, the request leaves the queue, and no limit is charged. If it is dropped later, it
+/// releases its permit; units of a rate stay spent.
 #[pin_project]
 pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
     #[pin]
@@ -116,7 +116,7 @@ pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
     layer: Arc<LimitLayer<L, I>>,
 }
 
-/// A call of a ready service that waits. It is taken once.
+/// A ready service and the request that it will get. They are taken once.
 type Call<S, B> = Option<(S, Request<B>)>;
 
 #[pin_project(project = LimitStageProjection)]
@@ -199,14 +199,14 @@ debug_fields! {
     }
 }
 
-/// A permit, and what the limits said when they granted it.
+/// A permit, and the state of the limits when they granted it.
 type Granted = (Permit, Vec<LimitStatus>);
 
 /// How a refusal is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerForm {
     Plain,
-    /// The answer to a HEAD request, which has no body.
+    /// The response to a HEAD request, which has no body.
     Head,
     Grpc,
 }
@@ -222,7 +222,7 @@ impl AnswerForm {
 }
 
 impl<L, I> LimitLayer<L, I> {
-    /// Asks the limiter for the key that was found, or for the one that requests share whose key is unknown. Stores it in `key`.
+    /// Asks the limiter for the key that was found, or for the shared key if the key is unknown. Stores that key in `key`.
     #[inline]
     fn ask<B>(&self, found: Result<I::Key, NoIdentity>, key: &mut Option<I::Key>) -> Admission
     where
@@ -235,7 +235,7 @@ impl<L, I> LimitLayer<L, I> {
         }
     }
 
-    /// The service has answered or failed.
+    /// Handles the result of the service: charges the key, writes the fields, and hands the permit to the body.
     fn end<K, R, E>(
         &self,
         result: Result<Response<R>, E>,
@@ -313,7 +313,7 @@ impl<L, I> LimitLayer<L, I> {
         match form {
             AnswerForm::Plain => {}
             AnswerForm::Head => {
-                // Over HTTP/2 no other layer takes the content from an answer to HEAD.
+                // Over HTTP/2, no other layer removes the body of a response to HEAD.
                 let len = mem::take(response.body_mut()).len();
                 let _full = response
                     .headers_mut()

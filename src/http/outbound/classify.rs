@@ -1,4 +1,4 @@
-//! Which outcome an `OutboundLayer` reports for an answer.
+//! Which outcome an `OutboundLayer` reports for a response.
 
 use http::response::Parts;
 
@@ -6,16 +6,16 @@ use crate::http::body::outcome_of;
 use crate::http::grpc;
 use crate::strategy::Outcome;
 
-/// How a call to an inner service with the error `E` has gone: [`ByStatus`], or a closure for
+/// Classifies the calls to an inner service with the error `E`: [`ByStatus`], or a closure for
 /// [`OutboundLayer::classify`](super::OutboundLayer::classify), which has an example.
 pub trait OutboundClassifier<E> {
-    /// The outcome to report for an answer with this head, or for an error.
+    /// The outcome to report for a response with this head, or for an error.
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome;
 }
 
-/// 408, 429, 503, 504 and 529 are an overload, and so is an error of the inner service, which is mostly a timeout or a connection that
-/// failed; other statuses from 400 on say nothing about the load; all others are fine. A `grpc-status` in the head counts as the status of
-/// HTTP for which it stands: 14 (`UNAVAILABLE`) as 503.
+/// Classifies by the status. 408, 429, 503, 504 and 529 are [overloads](Outcome::Overloaded), and so is an error of the inner
+/// service, usually a timeout or a failed connection. Other statuses from 400 on are [ignored](Outcome::Ignored), and the rest is
+/// [`Outcome::Ok`]. A `grpc-status` in the head counts as the equivalent HTTP status: 14 (`UNAVAILABLE`) as 503.
 ///
 /// ```
 /// use http::Response;

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::error::AcquireError;
 
-/// Why a request had no answer. It prints as the error inside does.
+/// Why a request got no response. Its text is that of the inner error.
 ///
 /// ```
 /// use std::io;
@@ -28,7 +28,8 @@ pub enum OutboundError<E> {
 }
 
 impl<E: Into<Box<dyn Error + Send + Sync>>> OutboundError<E> {
-    /// The error inside, in a box: for services around this one whose inner errors must convert into one, where `E` is such a box itself.
+    /// The inner error in a box. Use it if `E` is such a box itself, and a service around this one requires an error that
+    /// converts into a box.
     ///
     /// ```
     /// use tollgate::AcquireError;

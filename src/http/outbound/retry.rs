@@ -5,7 +5,7 @@ use http::StatusCode;
 /// Whether requests with the body `B` are sent again: [`NoRetry`] or a [`Retry`]. See
 /// [`OutboundLayer::retry`](super::OutboundLayer::retry).
 pub trait OutboundRetry<B> {
-    /// The most times that a request is sent again.
+    /// How many times a request is sent again at most.
     fn times(&self) -> u32;
 
     /// Whether a request is sent again after a denial with this status.
@@ -33,10 +33,10 @@ impl<B> OutboundRetry<B> for NoRetry {
     }
 }
 
-/// Requests that were denied are sent again. [`OutboundLayer::retry`](super::OutboundLayer::retry) makes it.
+/// Sends denied requests again. Made by [`OutboundLayer::retry`](super::OutboundLayer::retry).
 ///
-/// Any other rule is a policy of tower's retries, outside of the layer: each attempt is then a request that waits for a permit, and so
-/// for the pause; the policy need not.
+/// For any other rule, put tower's `RetryLayer` with a policy of your own outside the layer. Each attempt then waits for a
+/// permit, and so for the end of the pause; the policy itself need not wait.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -94,11 +94,11 @@ pub struct Retry<F = Cloned> {
     pub(super) clone: F,
 }
 
-/// Bodies are cloned by their `Clone`. See [`Retry`].
+/// Clones bodies by their `Clone`. See [`Retry`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cloned;
 
-/// How bodies are cloned. Other crates cannot name it.
+/// How bodies are cloned. Other crates cannot name this trait.
 pub trait CloneBody<B> {
     fn clone_body(&self, body: &B) -> Option<B>;
 }

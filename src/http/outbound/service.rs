@@ -24,9 +24,9 @@ use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
 
-/// A service that keeps to a limiter. An [`OutboundLayer`], which has an example, makes it.
+/// A service whose requests wait for a limiter. Made by an [`OutboundLayer`], which has an example.
 ///
-/// It is ready when the inner service is. If the inner service reserves something when it is ready, it keeps that while the
+/// The service is ready when the inner service is. What the inner service reserves when it is ready stays reserved while the
 /// request waits for its permit.
 #[derive(Debug)]
 pub struct OutboundService<S, C = ByStatus, R = NoRetry> {
@@ -94,7 +94,7 @@ where
 ///
 /// # Cancel safety
 ///
-/// Dropping it drops the call inside, and then releases the permit; or the request leaves the queue.
+/// Dropping the future drops the inner call and then releases the permit. A request that still waits leaves the queue.
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
@@ -105,11 +105,11 @@ pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
     reader: UpstreamReader,
     /// The request to send next.
     request: Option<Request<B>>,
-    /// How often it may be sent again.
+    /// How many times the request may still be sent again.
     retries: u32,
     /// Which limiter is asked, and for what.
     plan: Result<(Limiter, RequestOptions), AcquireError>,
-    /// The answer that is returned if there is no permit for a retry.
+    /// The denial that is returned if there is no permit for a retry.
     denied: Option<Response<PermitBody<A>>>,
 }
 
