@@ -127,7 +127,7 @@ pub(super) async fn a_settlement_charges_more_or_refunds(store: &Arc<dyn Store>)
         76,
     )?;
     let of_pace = reply.limits[0].remaining;
-    // A store need not know the past grants of a pace.
+    // A store need not know the past grants of a rate.
     holds(
         [70, 76].contains(&of_pace),
         "what is left of the rate when 10 became 4",

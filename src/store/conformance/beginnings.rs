@@ -1,5 +1,5 @@
-//! Claims on keys that have been granted nothing yet. A bucket that starts low fills from the first call on, whatever that call was
-//! answered; nothing else begins before the first grant.
+//! Claims on keys that have been granted nothing yet. A bucket that starts low fills from the first call on, whatever the reply
+//! to that call was. Nothing else begins before the first grant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const DAY: u64 = 24 * 3_600 * 1_000_000_000;
 /// A bucket that starts empty.
 struct Bucket {
     policy: &'static str,
-    /// When it has its first unit, if it was new at this instant.
+    /// When the bucket has its first unit, if it was new at this instant.
     first_unit_at: fn(u64) -> u64,
-    /// When it has three, which is all that it can hold.
+    /// When the bucket has three units, which is its capacity.
     full_at: fn(u64) -> u64,
 }
 
@@ -278,7 +278,7 @@ pub(super) async fn a_penalty_rises_for_a_key_that_was_only_denied(
     )
 }
 
-/// Whether a reply admits, which it must do from that instant on and not before.
+/// Checks that a reply admits from that instant on, and not before. Returns whether it admits.
 fn is_admitted(what: &str, policy: &str, reply: &Reply, at: u64) -> Outcome<bool> {
     let is_due = reply.now >= at;
     let stop = (!is_due).then_some(DeniedAsk {

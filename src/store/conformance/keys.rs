@@ -1,4 +1,4 @@
-//! Claims on keys and on what is kept of them.
+//! Claims on keys and their stored state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -241,7 +241,7 @@ pub(super) async fn expired_keys_are_purged(store: &Arc<dyn Store>) -> Outcome {
     holder
         .has_keys_soon(1, "a list without the expired keys")
         .await?;
-    // Other tests and the store itself may purge too.
+    // Other tests and the store itself may also purge.
     let purged = store.purge(limiter, 2).await?;
     holds(purged <= 2, "the keys purged", "2 at most", purged)?;
     soon("a purge that finds nothing more", async {

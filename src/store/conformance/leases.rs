@@ -69,7 +69,7 @@ pub(super) async fn leases_of_another_holder_are_not_touched(store: &Arc<dyn Sto
 
 pub(super) async fn a_lease_that_was_not_renewed_is_reclaimed(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "3 concurrent ttl 1m")?.ttl(SHORT);
-    // A store may drop a key as a whole, and reclaims nothing then: another lease keeps it.
+    // A store may drop a whole key, and then reclaims nothing. The lease of another holder keeps the key.
     holder.other(2).ttl(MINUTE).ask(1, &[1]).await?;
     let granted = holder.ask(2, &[1]).await?;
     let expiry = granted.now + nanos(SHORT);
@@ -134,7 +134,7 @@ pub(super) async fn renewals_extend_leases(store: &Arc<dyn Store>) -> Outcome {
     )
 }
 
-/// An ask was stopped until a lease ends at this instant, or soon after.
+/// Checks that an ask was stopped until a lease ends at this instant, or soon after.
 fn ends_at(what: &str, reply: &Reply, expiry: u64) -> Outcome {
     match reply.stop {
         Some(DeniedAsk {
