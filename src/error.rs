@@ -16,8 +16,7 @@ use crate::text::ParseError;
 
 pub use store::{Cause, ReplyFault, StoreError};
 
-/// Why a limiter was not built, or a policy was not replaced: the policy has no limits, one of its limits is invalid, or its text
-/// is.
+/// Why a limiter was not built, or a policy was not replaced: the policy has no limits, or a limit or the text is invalid.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -30,7 +29,7 @@ pub use store::{Cause, ReplyFault, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The text is not a policy. It prints as the [`ParseError`] does.
+    /// The text is not a policy. This error displays as the [`ParseError`] does.
     #[error(transparent)]
     Parse(#[from] ParseError),
     /// The policy has no limits: it was collected from an empty iterator.
@@ -76,14 +75,14 @@ pub enum ConfigError {
     OutOfRange {
         /// The limit as given.
         limit: Box<Limit>,
-        /// Which number: `floor`, `ceiling`, `backoff`, `tolerance`, `smoothing`, `limit` or `threshold`.
+        /// The name of the number: `floor`, `ceiling`, `backoff`, `tolerance`, `smoothing`, `limit` or `threshold`.
         number: &'static str,
         /// The number as given.
         given: u64,
-        /// What it may be.
+        /// The range that is allowed.
         range: RangeInclusive<u64>,
     },
-    /// The limit counts a named unit, and the name is not valid.
+    /// The limit counts a named unit whose name is not valid.
     #[error(
         "`{limit}` counts no unit: name it with 1 to 31 letters, digits, `_` or `-`, a letter first"
     )]
@@ -113,7 +112,7 @@ impl From<Infallible> for ConfigError {
     }
 }
 
-/// An error of a request: its own variants, and those that every kind of request has.
+/// Defines an error of a request: its own variants, and those that every kind of request has.
 macro_rules! request_error {
     ($(#[$attribute:meta])* $name:ident { $($own:tt)* }) => {
         $(#[$attribute])*
@@ -128,14 +127,14 @@ macro_rules! request_error {
                 number = limit.description().name_of_capacity
             )]
             ExceedsLimit {
-                /// The cost of the request, in what the limit counts.
+                /// The cost of the request, in the units that the limit counts.
                 cost: u64,
                 /// The largest cost that the policy admits.
                 max: u64,
-                /// The limit with this capacity. If several have it, the first one.
+                /// The first limit with this capacity.
                 limit: Box<Limit>,
             },
-            /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
+            /// A limit counts a unit, and the request does not [state](crate::PermitRequest::cost_of) how many it takes.
             #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
             MissingCost {
                 /// The unit.
@@ -146,7 +145,7 @@ macro_rules! request_error {
             /// The cost is zero.
             #[error("a cost of 0 takes nothing; ask for at least 1")]
             ZeroCost,
-            /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
+            /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits no TTL.
             #[error("the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl")]
             NoTtl {
                 /// The TTL of the request.
@@ -165,7 +164,7 @@ macro_rules! request_error {
             Config(#[source] Box<ConfigError>),
             /// The store that holds the limits did not answer, or refused the call.
             ///
-            /// It displays as the [`StoreError`] does, and has the same source.
+            /// This error displays as the [`StoreError`] does, and has the same source.
             #[error(transparent)]
             Store(Box<StoreError>),
         }
@@ -207,10 +206,11 @@ request_error! {
         /// The timeout of the request passed, or the wait is known to be longer than the timeout.
         #[error("no permit within the timeout{}", display_retry(*retry_after))]
         TimedOut {
-            /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
-            /// time can tell. `None` when only a release helps. Requests that already wait go first; if they give up, the time is shorter.
+            /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that
+            /// follow time can tell. `None` if only a release helps. Waiting requests go first: if some give up, a grant is
+            /// possible sooner.
             retry_after: Option<Duration>,
-            /// The limiter's decision at that time on a new request of this cost, behind the others that wait. `None` unless the
+            /// The limiter's decision at that time on a new request of this cost, behind the waiting requests. `None` unless the
             /// request asked for an [explanation](crate::PermitRequest::acquire_explained).
             decision: Option<Box<Decision>>,
         },
@@ -230,8 +230,8 @@ request_error! {
             /// The policy of the limiter.
             policy: Policy,
         },
-        /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
-        /// runtime serves the limiter.
+        /// The request must wait, and nothing would wake it: the request was polled outside every tokio runtime with timers, and
+        /// no such runtime serves the limiter.
         ///
         /// A tokio runtime without timers can only be detected by a panic. The limiter catches the panic, but the panic hook runs,
         /// once in each such runtime for all limiters. Where panics abort, the process ends.
@@ -243,13 +243,13 @@ request_error! {
 request_error! {
     /// Why a `try_acquire` got no permit. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
     TryAcquireError {
-        /// The request would have to wait. The [`Decision`] says which limit denied it and when to retry.
+        /// The request would have to wait. The [`Decision`] states which limit denied it and when to retry.
         #[error("{0}")]
         Denied(Decision),
         /// The limiter is closed.
         #[error("the limiter is closed")]
         Closed,
-        /// The store that holds the limits was not asked: the queue was full, or no request would have waited for the reply.
+        /// The store that holds the limits was not called: the queue was full, or no request would have waited for the reply.
         #[error("the store of the limiter was not asked")]
         NotAsked(#[source] Box<AcquireError>),
     }
@@ -265,7 +265,7 @@ fn display_retry(retry_after: Option<Duration>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There was no permit for the future, which was never polled.
+    /// The future got no permit, and was never polled.
     #[error("the future was not started: it got no permit")]
     Acquire(#[from] AcquireError),
     /// The permit was reclaimed because its TTL had passed, and the future was dropped before it completed.
@@ -289,7 +289,8 @@ pub struct PriorityError {
 }
 
 impl AcquireError {
-    /// The earliest time, from now, at which a new request could be granted; `None` when it is unknown, or none would be.
+    /// The earliest time, from now, at which a new request could be granted; `None` if that time is unknown, or no request would
+    /// be granted.
     ///
     /// ```
     /// use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A request was granted that had to wait: its future was pending, or its thread blocked. The future may not have taken the
+    /// A request that had to wait was granted: its future was pending, or its thread blocked. The future may not have taken the
     /// permit yet; if it is dropped instead, the grant is [refunded](crate::LimiterSnapshot::refunded).
     #[non_exhaustive]
     GrantedAfterWait {
@@ -27,7 +27,7 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
-        /// From the first poll of the request to its grant.
+        /// The time from the first poll of the request to its grant.
         waited: Duration,
         /// Where in the program the permit was requested.
         requested_in: &'static Location<'static>,
@@ -39,7 +39,7 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
-        /// From the first poll of the request to its refusal; zero if it failed at once.
+        /// The time from the first poll of the request to its refusal; zero if the request failed at once.
         waited: Duration,
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
@@ -53,7 +53,7 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
-        /// Why it was shed.
+        /// Why the request was shed.
         reason: ShedReason,
         /// Where in the program the request was made.
         requested_in: &'static Location<'static>,
@@ -64,7 +64,7 @@ pub enum EventKind {
     Denied {
         /// The units of the request.
         cost: u64,
-        /// The decision that the caller got: [which limit denied](Decision::denied_by), and [when to
+        /// The decision that the caller received: [which limit denied](Decision::denied_by), and [when to
         /// retry](Decision::retry_after).
         decision: Decision,
         /// Where in the program the request was made.
@@ -72,10 +72,10 @@ pub enum EventKind {
     },
     /// The denial that was reported just before has started a [ban](crate::Penalty::ban).
     ///
-    /// For a shared limiter, the reply of the store shows the ban. If that reply is lost, or its callers have left, no event is
-    /// reported. If two processes are denied at the same instant of the store, both may report the ban. Where bans
-    /// [escalate](crate::Penalty::escalate), a ban that began elsewhere looks new if it ends, to the resolution of the store's
-    /// clock, at the instant at which a shorter ban that began now would end.
+    /// For a shared limiter, the reply of the store shows the ban. If that reply is lost, or its callers have given up, no event
+    /// is reported. If two processes are denied at the same instant of the store, both may report the ban. Where bans
+    /// [escalate](crate::Penalty::escalate), a ban that began elsewhere is reported as new if it ends at the same instant as a
+    /// shorter ban that began now, to the resolution of the store's clock.
     #[non_exhaustive]
     Banned {
         /// The index of the [`Penalty`](crate::Penalty), from 0, in the policy. During a [local
@@ -137,7 +137,8 @@ pub enum EventKind {
         /// How long ago the pause ended. Zero if a call ended it.
         ended_ago: Duration,
     },
-    /// A [signal](crate::UpstreamSignal::malformed) says that an upstream's answer had a malformed header field, which was ignored.
+    /// An upstream's answer had a malformed header field, which was ignored. A [signal](crate::UpstreamSignal::malformed)
+    /// reported it.
     #[non_exhaustive]
     UpstreamMalformed {
         /// The name of the field, in lower case.
@@ -153,8 +154,8 @@ pub enum EventKind {
         /// The present policy.
         to: Policy,
     },
-    /// The limiter was [closed](crate::Limiter::close): requests that wait are refused after this event. Or it was
-    /// [closed to new requests](crate::Limiter::close_to_new): those that wait are still served.
+    /// The limiter was [closed](crate::Limiter::close): waiting requests are refused after this event. Or it was [closed to new
+    /// requests](crate::Limiter::close_to_new): waiting requests are still served.
     Closed,
     /// Calls to the store of a [shared limiter](crate::SharedLimiter) have failed several times in a row. For a while, calls fail
     /// at once, and requests follow the [rule](crate::store::OnStoreDown) of the limiter.
@@ -166,7 +167,7 @@ pub enum EventKind {
     /// The store of a [shared limiter](crate::SharedLimiter) answers again.
     #[non_exhaustive]
     StoreUp {
-        /// For how long it was down.
+        /// How long the store was down.
         down_for: Duration,
     },
     /// A keyed limiter forgot a key before it was reset: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
@@ -178,9 +179,9 @@ pub enum EventKind {
     /// A keyed limiter refused a new key: [`WhenFull::Deny`](crate::WhenFull::Deny).
     TooManyKeys,
     /// A [throttled](crate::StreamLimitExt::throttled) stream has ended before its source, because the limiter refused an item:
-    /// it was closed, its queue was full, or its policy no longer has a rate. The items of that stream are not results, so behind
-    /// other adapters only this event says why it ended. A [`try_throttled`](crate::StreamLimitExt::try_throttled) stream yields
-    /// the error instead.
+    /// it was closed, its queue was full, or its policy no longer has a rate. The items of such a stream are not results, so
+    /// behind other adapters only this event states why the stream ended. A
+    /// [`try_throttled`](crate::StreamLimitExt::try_throttled) stream yields the error instead.
     #[non_exhaustive]
     StreamEnded {
         /// Why the item was refused: [`Throttled::error`](crate::Throttled::error).
@@ -188,7 +189,7 @@ pub enum EventKind {
         /// Where in the program the stream was throttled.
         requested_in: &'static Location<'static>,
     },
-    /// An [HTTP layer](crate::http::LimitLayer) refused a request that no other event reports: its limiter was not asked, or
+    /// An [HTTP layer](crate::http::LimitLayer) refused a request, and no other event reports it: its limiter was not asked, or
     /// could not decide.
     ///
     /// If the key is unknown, the event has no key. A layer that [chooses](crate::http::LimitLayer::choose) its limiter by the
@@ -197,10 +198,10 @@ pub enum EventKind {
     Refused {
         /// The units of the request.
         cost: u64,
-        /// Why it was refused.
+        /// Why the request was refused.
         reason: RefusedReason,
         /// The reason in words, for operators of the server: what a request without a key lacks, which cost is too large, or the
-        /// error of the store. It may name the store, and is not meant for clients.
+        /// error of the store. The text may name the store, and is not meant for clients.
         error: String,
         /// Where in the program the layer was made.
         requested_in: &'static Location<'static>,
@@ -208,7 +209,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Completes the id of a permit, which the core makes without the random part.
+    /// Completes the id of a permit. The core makes the id without the random part.
     pub(crate) fn complete_id(&mut self, id_prefix: u64) {
         if let Self::GrantedAfterWait { id, fence, .. }
         | Self::Reclaimed { id, fence, .. }
@@ -242,10 +243,10 @@ reasons! {
     ShedReason {
         /// The queue was full when the request arrived.
         QueueFull = "queue_full",
-        /// It waited in the queue and was dropped for another request, or together with all others: see
+        /// The request waited in the queue and was dropped for another request, or together with all others: see
         /// [`Overflow`](crate::Overflow).
         Dropped = "dropped",
-        /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
+        /// The request arrived while the limiter accepted none: see [`Overflow::Block`](crate::Overflow::Block).
         Blocked = "blocked",
     }
     /// `queue_full`, `dropped` or `blocked`, for logs and metrics.
@@ -260,7 +261,7 @@ reasons! {
     RefusedReason {
         /// The client that sent the request is unknown.
         NoIdentity = "no_identity",
-        /// Its cost is above a capacity, so that it could never be granted.
+        /// The cost of the request is above a capacity, so that it could never be granted.
         ExceedsLimit = "exceeds_limit",
         /// The configuration does not let the limiter decide any request.
         Misconfigured = "misconfigured",
@@ -276,12 +277,12 @@ reasons! {
     /// ```
 }
 
-/// A request that does not wait, recorded before it is denied.
+/// A request that does not wait, as recorded before it is denied.
 pub(crate) struct Attempt {
     pub(crate) now: Moment,
     pub(crate) cost: u64,
     pub(crate) requested_in: &'static Location<'static>,
-    /// The end of the ban of each limit, if it bans.
+    /// The end of the ban of each limit, if it has banned.
     pub(crate) bans: Vec<Option<Moment>>,
 }
 

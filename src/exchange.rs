@@ -14,7 +14,7 @@ pub(crate) use reply_check::{ReplyTerms, check_next_page, check_purged};
 
 /// Which limiter and which key a [`Call`] is for.
 ///
-/// A store keeps one state for each pair of name and key. Both may hold any bytes.
+/// A store keeps one state for each pair of name and key. A name may be any text, and a key any bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// The name of the limiter.
@@ -60,7 +60,7 @@ impl Call {
 }
 
 impl Asks {
-    /// Asks that wait. See [`Call::new`] for an example.
+    /// Makes asks that wait. See [`Call::new`] for an example.
     #[must_use]
     pub fn new(first: u64, count: u64, costs: impl Into<Box<[u64]>>) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Settlement {
 
 impl Reply {
     /// A reply that grants nothing, denies nothing, and has reclaimed nothing. Its fields can be set. A store that decides by the
-    /// [rules](crate::store::Rules) of this crate gets its replies from there.
+    /// [rules](crate::store::Rules) of this crate receives its replies from them.
     ///
     /// ```
     /// use tollgate::store::{LimitReading, Reply};
@@ -163,8 +163,8 @@ pub struct Call {
     pub policy: Policy,
     /// The holder that calls: a random number for each process and limiter. A lease is identified by its holder and its number.
     pub holder: u64,
-    /// The call must not be carried out at or after this instant of the store: its caller no longer waits for the reply. `None`:
-    /// it may be carried out at any time.
+    /// The call must not be carried out at or after this instant of the store, because its caller no longer waits for the reply.
+    /// `None` if the call may be carried out at any time.
     pub valid_until: Option<u64>,
     /// The numbers of the leases that are returned. An unknown number changes nothing, so a return may be sent again.
     pub returns: Vec<u64>,
@@ -177,8 +177,8 @@ pub struct Call {
     pub ttl: u64,
     /// The asks in order. The store grants the longest prefix of them that all limits admit.
     pub asks: Vec<Asks>,
-    /// Costs to check. The reply says whether they would be granted after this call; no limit is charged. Only in a call without
-    /// asks.
+    /// Costs to check. The reply states whether they would be granted after this call; no limit is charged. Only in a call
+    /// without asks.
     pub peek: Option<Box<[u64]>>,
     /// Whether the store drops the state that another policy left for this key, except its leases and its fence. Otherwise such a
     /// state is [an error](crate::store::StoreError::PolicyDiffers).
@@ -195,7 +195,7 @@ pub struct Asks {
     pub count: u64,
     /// The cost of each ask, for each limit; 0 for a limit that does not count it.
     pub costs: Box<[u64]>,
-    /// Whether they wait if they are not granted. Otherwise each counts as a denied attempt.
+    /// Whether the asks wait if they are not granted. Otherwise each ask that is not granted counts as a denied attempt.
     pub waits: bool,
 }
 
@@ -226,23 +226,24 @@ pub struct Settlement {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreDown {
-    /// They fail, with the error of the store.
+    /// Requests fail with the error of the store.
     #[default]
     Error,
-    /// They are denied, or wait until the store answers.
+    /// Requests are denied, or wait until the store answers.
     Deny,
-    /// They are granted without any limit. Such a permit holds nothing in the store; its fence is lower than that of any grant of
-    /// the store. No limit was charged for it, so [`settle`](crate::Permit::settle) changes nothing, and returns `false`.
+    /// Requests are granted without any limit. Such a permit holds nothing in the store; its fence is lower than that of any
+    /// grant of the store. No limit was charged for it, so [`settle`](crate::Permit::settle) changes nothing, and returns
+    /// `false`.
     Allow,
-    /// Local fallback: this process decides for each key by this policy, until the store answers again. It learns that within
-    /// [`probe_every`](crate::SharedLimiterBuilder::probe_every). The policy may have other limits than the one in the store.
-    /// Requests wait in the same queue, and are granted by this policy or by the store, whichever is first. A request that this
-    /// policy can never grant fails as it would in a [`Limiter`](crate::Limiter). Of the named units, only those that this policy
-    /// counts are charged. A grant counts until this policy has forgotten it, also if the store answers in between.
+    /// Local fallback: this process decides for each key by this policy, until the store answers again. The process detects that
+    /// within [`probe_every`](crate::SharedLimiterBuilder::probe_every). The policy may have other limits than the one in the
+    /// store. Requests wait in the same queue, and are granted by this policy or by the store, whichever is first. A request that
+    /// this policy can never grant fails as it would in a [`Limiter`](crate::Limiter). Of the named units, only those that this
+    /// policy counts are charged. A grant counts until this policy has forgotten it, also if the store answers in between.
     ///
-    /// A permit of the local fallback holds nothing in the store, and its fence is lower than that of any grant of the store. It
-    /// holds its place in this policy until it is dropped, even after the store answers again. This policy gives permits no TTL,
-    /// and may not have one.
+    /// A permit of the local fallback holds nothing in the store, and its fence is lower than that of any grant of the store. The
+    /// permit holds its place in this policy until it is dropped, even after the store answers again. This policy gives permits
+    /// no TTL, and may not have one.
     Local(Policy),
 }
 
@@ -255,11 +256,11 @@ pub enum OnStoreDown {
 /// of the call then follow the [`OnStoreDown`] of the limiter, as if the store had not answered. The grants of the reply are not
 /// used: units of rates that the store has charged stay charged, and places are returned to it.
 ///
-/// - `now` is 1 to 2^64 - 2. It may lie before that of an earlier reply.
+/// - `now` is 1 to 2^64 - 2. It may be before that of an earlier reply.
 /// - `granted` is at most the sum of the [counts](Asks::count) of the asks.
 /// - With a grant, `first_fence` is at least 1, and the last fence is at most 2^63.
 /// - `stop` is `Some` if not all asks were granted, and `None` if all were; after a [peek](Call::peek) it may be either. Its
-///   limit is an index in the policy. An instant in it lies after `now`.
+///   limit is an index in the policy. An instant in `stop` is after `now`.
 /// - `limits` has one reading for each limit of the policy. `remaining` is at most the [capacity](crate::Limit::capacity) of its limit.
 ///   An `available_at` or a `reset_at` before `now` counts as `now`.
 /// - `lost` has only numbers of the [renewals](Call::renewals) of the call.
@@ -273,24 +274,25 @@ pub struct Reply {
     /// The number of asks that were granted, from the first on.
     pub granted: u64,
     /// The fence of the first grant; the next ones have the next numbers. The fences of one key rise with every grant, over all
-    /// processes and restarts of the store. They are at least the microseconds since 1970 of the grant: a process gives lower
-    /// ones without the store. Without a grant, the field has no meaning.
+    /// processes and restarts of the store. A fence is at least the time of the grant in microseconds since 1970: without the
+    /// store, a process gives lower fences. If nothing was granted, the field has no meaning.
     pub first_fence: u64,
-    /// Why the first ask without a grant was stopped, or the peek would be. `None` if all asks were granted, or the peek would
-    /// be.
+    /// What stopped the first ask that was not granted, or would stop the peek. `None` if all asks were granted, or the peek
+    /// would be.
     pub stop: Option<DeniedAsk>,
     /// The state of each limit of the policy after the call.
     pub limits: Vec<LimitReading>,
     /// The numbers of the renewals that came too late: these leases have been reclaimed.
     pub lost: Vec<u64>,
-    /// How many leases of any holder this call has reclaimed because they had expired.
+    /// How many expired leases of any holder this call has reclaimed.
     pub reclaimed: u64,
 }
 
 /// Why an ask was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeniedAsk {
-    /// The index in the policy of the limit that stopped the ask. If several did, it is the one that stops it longest.
+    /// The index in the policy of the limit that stopped the ask. If several limits did, it is the one that stops the ask
+    /// longest.
     pub limit: usize,
     /// Until when the ask is stopped.
     pub until: DeniedUntil,
@@ -299,14 +301,14 @@ pub struct DeniedAsk {
 /// Until when an ask is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeniedUntil {
-    /// It can be granted at this instant, if no other request comes.
+    /// The ask can be granted at this instant, if no other request comes.
     Instant(u64),
-    /// Until a lease is returned or reclaimed. The first one is reclaimed at this instant.
+    /// Until a lease is returned or reclaimed. The first lease is reclaimed at this instant.
     Release {
         /// When the first lease expires.
         first_expiry: u64,
     },
-    /// It can never be granted.
+    /// The ask can never be granted.
     Never,
 }
 
@@ -315,7 +317,7 @@ pub enum DeniedUntil {
 pub struct LimitReading {
     /// The units that the limit would admit now.
     pub remaining: u64,
-    /// When the limit admits a unit, if nothing more is admitted until then: [`Reply::now`] while some remain, and for a
+    /// When the limit admits a unit, if nothing more is admitted until then: [`Reply::now`] while units remain, and for a
     /// concurrency.
     pub available_at: u64,
     /// When the limit is reset, if nothing more is admitted until then; [`Reply::now`] for a concurrency.

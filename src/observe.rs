@@ -1,4 +1,4 @@
-//! Observers of limiters, and what they get: events, and the waits of requests.
+//! Observers of limiters, and what they receive: events, and the waits of requests.
 
 mod event;
 mod observers;
@@ -7,16 +7,16 @@ pub(crate) use self::event::{FormatKey, WaitSpan, format_by_debug, format_nothin
 pub use self::event::{LimiterEvent, ObservedKey, OpenWait, WaitEnd, WaitStart};
 pub(crate) use self::observers::{KeyedObservers, Observers};
 
-/// Receives the events of limiters, and the waits of their requests. One observer may serve limiters, keyed limiters and shared
-/// limiters alike.
+/// Receives the events of limiters, and the waits of their requests. One observer may serve any number of limiters, keyed
+/// limiters and shared limiters.
 ///
-/// `observer` of each builder takes it: [`LimiterBuilder::observer`](crate::LimiterBuilder::observer), which says when it is called
-/// and what it may do, and those of [keyed](crate::KeyedLimiterBuilder::observer) and
+/// Pass an observer to `observer` of a builder: [`LimiterBuilder::observer`](crate::LimiterBuilder::observer), which states when
+/// an observer is called and what it may do, or those of [keyed](crate::KeyedLimiterBuilder::observer) and
 /// [shared](crate::SharedLimiterBuilder::observer) limiters. [`LimiterEvent`] has a table of all events.
 ///
-/// A closure that takes a [`&LimiterEvent<'_>`](LimiterEvent) is an observer; `on_event` of each builder takes one without a type for its
-/// argument. With the features `tracing` and `metrics`, the module `telemetry` has two that
-/// are ready to use.
+/// A closure that takes a [`&LimiterEvent<'_>`](LimiterEvent) is an observer; `on_event` of each builder takes a closure without
+/// a type for its argument. With the features `tracing` and `metrics`, the module `telemetry` has two observers that are ready to
+/// use.
 ///
 /// # Examples
 ///
@@ -50,11 +50,11 @@ pub trait Observer: Send + Sync + 'static {
     /// Receives an event.
     fn observe(&self, event: &LimiterEvent<'_>);
 
-    /// A request has begun to wait. The returned [`OpenWait`] is kept with the request, and learns how the wait ends. The default
-    /// is `None`.
+    /// A request has begun to wait. The returned [`OpenWait`] is kept with the request, and receives the end of the wait. The
+    /// default is `None`.
     ///
-    /// It is called in the task or thread of the request, at its first poll. The wait ends there, too. It is not called for a
-    /// request that need not wait. The request is already in the queue, so the event of its grant may be reported first. See
+    /// This is called in the task or thread of the request, at its first poll. The wait ends there, too. It is not called for a
+    /// request that does not wait. The request is already in the queue, so the event of its grant may be reported first. See
     /// [`OpenWait`] for an example.
     fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
         _ = wait;

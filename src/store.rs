@@ -1,7 +1,7 @@
 //! Stores, in which many processes share their limits.
 //!
-//! A [`Store`] carries out [calls](Call), each as one atomic step for one key, and answers with a [`Reply`]. What a limiter asks of
-//! its store, and what it makes of the replies, is the same for every store.
+//! A [`Store`] carries out [calls](Call), each as one atomic step for one key, and answers with a [`Reply`]. The calls of a
+//! limiter, and its handling of the replies, are the same for every store.
 //!
 //! | store | where the limits are | feature |
 //! |---|---|---|
@@ -10,9 +10,10 @@
 //! | `PostgresStore` | in PostgreSQL | `postgres` |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
-//! | [your own](Store#a-store-of-your-own) | wherever bytes can be kept | |
+//! | [your own](Store#a-store-of-your-own) | in any engine that keeps bytes | |
 //!
-//! The file `docs/faults.md` of this crate says what callers see when a store or the way to it fails, and what may be lost.
+//! The file `docs/faults.md` of this crate describes what callers see when a store or the network to it fails, and what may be
+//! lost.
 
 pub(crate) mod background;
 #[cfg(any(test, feature = "conformance"))]
@@ -60,30 +61,30 @@ pub use rules::{Decided, KeyState, Rules};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 
-/// What a [`Store`] returns.
+/// The future that a [`Store`] returns.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// A place for limits that many processes share.
 ///
 /// # A store of your own
 ///
-/// Any engine will do if it keeps bytes and can put writers in an order. [`Rules`] decides as the SQL stores of this crate do.
+/// Any engine is suitable if it keeps bytes and can order its writers. [`Rules`] decides as the SQL stores of this crate do.
 ///
 /// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
-/// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
-///    there is one, also for a call that grants nothing. Nothing may come in between: take the engine's lock of the key first, or write
-///    only if the state is still the same (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on
-///    the server.
-/// 3. A call whose future is dropped must leave nothing locked. If it holds a lock over an `.await`, do the work in a task of its
-///    own.
-/// 4. [`Unanswered`](StoreError::Unanswered) is the error where it is not known whether the state was written; any other one says that it was
-///    not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter does as its
-///    [rule](OnStoreDown) says. It checks each [reply](Reply#what-a-reply-must-satisfy). A wrong reply becomes the
-///    error [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
-/// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and [pass it
-///    on](Store::listen). Without messages, requests that wait for a place poll.
-/// 6. Test it with the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only
-///    `tollgate::store::conformance::tests!(MapStore::new());`.
+/// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next
+///   one](Decided::state), if there is one, also for a call that grants nothing. No other write may come in between: take the
+///   engine's lock of the key first, or write only if the state is still the same (compare-and-swap), and otherwise begin again.
+///   Read the clock after the lock is taken, if possible on the server.
+/// 3. A call whose future is dropped must leave nothing locked. If the call holds a lock across an `.await`, do the work in a
+///   task of its own.
+/// 4. [`Unanswered`](StoreError::Unanswered) is the error if it is unknown whether the state was written; any other error means
+///   that it was not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter
+///   follows its [rule](OnStoreDown). It checks each [reply](Reply#what-a-reply-must-satisfy). A wrong reply becomes the error
+///   [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
+/// 5. If the engine has messages, send one after a state was written with [`released`](Decided::released), and [pass it
+///   on](Store::listen). Without messages, requests that wait for a place poll.
+/// 6. Test the store with the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs
+///   only `tollgate::store::conformance::tests!(MapStore::new());`.
 ///
 /// A store over a table in memory, whose lock stands for a transaction:
 ///
@@ -116,15 +117,16 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Notifies the listener, until it [is closed](ReleaseListener::is_closed), of the keys of this limiter whose places were
-    /// released. Messages may be lost, so waiters also poll from time to time. Returns whether the store can do that. If not,
-    /// waiters poll ten times as often.
+    /// released. Messages may be lost, so waiters also poll from time to time. Returns whether the store reports releases. If
+    /// not, waiters poll ten times as often.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let _ = (limiter, listener);
         false
     }
 
-    /// About `max` keys of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on. A key may come twice, and
-    /// keys that come or go meanwhile may be missed. No page is followed by itself: `next` differs from `from`.
+    /// Returns about `max` keys of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on. A key may be
+    /// listed twice, and keys that are added or removed meanwhile may be missed. No page is followed by itself: `next` differs
+    /// from `from`.
     ///
     /// # Errors
     ///
@@ -155,7 +157,7 @@ pub struct KeyPage {
     pub next: Option<Vec<u8>>,
 }
 
-/// Handles the release of a key, or with `None` of any key.
+/// Handles the release of a key, or of any key if it is `None`.
 type ReleaseCallback = dyn Fn(Option<&[u8]>) + Send + Sync;
 
 /// Receives the releases of other processes: see [`Store::listen`].
@@ -163,13 +165,13 @@ type ReleaseCallback = dyn Fn(Option<&[u8]>) + Send + Sync;
 pub struct ReleaseListener {
     /// The limiter that listens.
     target: Weak<dyn Any + Send + Sync>,
-    /// Handles the release of a key, or of any key. It does nothing if the target is gone.
+    /// Handles the release of a key, or of any key. Does nothing if the target is gone.
     released: Arc<ReleaseCallback>,
 }
 
 impl ReleaseListener {
     /// Calls `released` with the target and the key of each release, or with `None` when places of any key may have been
-    /// released. It does so for as long as the target has an owner.
+    /// released. The calls end when the target has no owner any more.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -205,13 +207,13 @@ impl ReleaseListener {
         (self.released)(Some(key));
     }
 
-    /// Says that the listener may have missed releases until now. Call this when a connection for messages was made again. See
-    /// [`new`](Self::new) for an example.
+    /// Notifies the limiter that releases may have been missed until now. Call this when a connection for messages was made
+    /// again. See [`new`](Self::new) for an example.
     pub fn hears_again(&self) {
         (self.released)(None);
     }
 
-    /// Whether the limiter has stopped listening. A store that keeps a listener asks at least once a minute.
+    /// Whether the limiter has stopped listening. A store that keeps a listener checks this at least once a minute.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.target.strong_count() == 0
@@ -220,7 +222,7 @@ impl ReleaseListener {
 
 debug_fields! { ReleaseListener, |listener| is_closed = listener.is_closed() }
 
-/// Refuses what no store can keep: a concurrency that adapts learns from the work of one process.
+/// Refuses a policy that no store can keep: a concurrency that adapts follows the work of one process.
 fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {
     let adapts = |limit: &&Limit| limit.description().adapts;
     policy.limits().iter().find(adapts).map_or(Ok(()), |limit| {

@@ -1,14 +1,14 @@
 //! Telemetry of limiters for operators: events and spans of waits for `tracing`, numbers for `metrics`.
 //!
-//! Each adapter is an [`Observer`](crate::Observer), and serves all limiters that it is given to:
-//! `Limiter::builder(policy).name("search").observer(adapter.clone())`, and the same with the builders of keyed and shared
-//! limiters. Give each limiter a name: the names tell their events and metrics apart. Keys are left out unless an adapter is set
-//! to show them, because there may be a million of them and they may be secrets.
+//! Each adapter is an [`Observer`](crate::Observer). One adapter may serve many limiters:
+//! `Limiter::builder(policy).name("search").observer(adapter.clone())`, and likewise with the builders of keyed and shared
+//! limiters. Give each limiter a name: names distinguish the events and metrics of limiters. An adapter leaves keys out unless it
+//! is set to show them, because there may be a million keys and they may be secrets.
 //!
 //! # Events and spans for `tracing`
 //!
-//! With the feature `tracing`, `TracingObserver` makes an event of each [`LimiterEvent`](crate::LimiterEvent), with the target `tollgate`
-//! and the fields `limiter` and, if it is set so, `key`. Durations are in seconds.
+//! With the feature `tracing`, `TracingObserver` emits an event for each [`LimiterEvent`](crate::LimiterEvent), with the target
+//! `tollgate`, the field `limiter` and, if keys are shown, the field `key`. Durations are in seconds.
 //!
 //! | event | level | message | further fields |
 //! |---|---|---|---|
@@ -32,68 +32,69 @@
 //! | `Refused` | warn | refused a request | `reason`, `error`, `cost`, `requested_in` |
 //! | `StoreDown` | warn | the store does not answer | `error` |
 //!
-//! A request that waits has a span `wait` of level debug, as a child of the span in which it was first polled, until it has its answer or
-//! is dropped. Its fields are `limiter`, `key`, `cost`, `priority`, `requested_in`, and at its end `outcome` (`granted`, `refused` or
-//! `cancelled`), `fence` and `error`. A request that need not wait has none.
+//! A request that waits has a span `wait` of level debug until it is answered or dropped. The span is a child of the span in
+//! which the request was first polled. Its fields are `limiter`, `key`, `cost`, `priority`, `requested_in`, and at its end
+//! `outcome` (`granted`, `refused` or `cancelled`), `fence` and `error`. A request that does not wait has no span.
 //!
 //! # Numbers for `metrics`
 //!
 //! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets the numbers that only
-//! a snapshot has: call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
-//! its keys, those of a shared limiter over all keys in this process, unless the table says otherwise.
+//! a snapshot has. Call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
+//! its keys. The numbers of a shared limiter are sums over all keys in this process, unless the table says otherwise.
 //!
 //! | metric | kind | labels | by | what it is |
 //! |---|---|---|---|---|
 //! | `tollgate_granted_total` | counter | `limiter` | reporter | grants, also refunded ones |
 //! | `tollgate_refunded_total` | counter | `limiter` | reporter | grants that were undone |
 //! | `tollgate_in_flight` | gauge | `limiter` | reporter | units in flight |
-//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it. For a shared limiter: that of the handle's key. Not for a keyed one |
+//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit changes this number. For a shared limiter, the number of the handle's key; not set for a keyed one |
 //! | `tollgate_queued` | gauge | `limiter` | reporter | requests that wait |
 //! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now. Only for a [`Limiter`](crate::Limiter) |
-//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused. For a shared limiter: that of the handle's key. Not for a keyed one |
+//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while the limiter is paused. For a shared limiter, the state of the handle's key; not set for a keyed one |
 //! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
-//! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many a keyed limiter may know |
+//! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many keys a keyed limiter may know |
 //! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls of a shared limiter to the store are given up |
 //! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit`, `paused` or `store_down` |
-//! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or would have |
+//! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or failed at once because they would |
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
-//! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited, of a shared limiter also for the store: `granted` or `timed_out` |
+//! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited, for a shared limiter including the time for the store; `outcome` is `granted` or `timed_out` |
 //! | `tollgate_reclaimed_total` | counter | `limiter` | observer | permits reclaimed after their TTL |
-//! | `tollgate_released_late_total` | counter | `limiter` | observer | reclaimed permits that were dropped later; the other reclaimed ones have leaked, or are still held |
+//! | `tollgate_released_late_total` | counter | `limiter` | observer | reclaimed permits that were dropped later; the other reclaimed permits have leaked, or are still held |
 //! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
 //! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
 //! | `tollgate_malformed_fields_total` | counter | `limiter`, `field` | observer | header fields of upstreams that were ignored |
-//! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; of a keyed limiter, by key |
+//! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; for a keyed limiter, once for each key |
 //! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys that a keyed limiter forgot before they were reset |
-//! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that a keyed limiter refused |
-//! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that a layer of HTTP refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
+//! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests with a new key that a keyed limiter refused |
+//! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that an HTTP layer refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
 //! | `tollgate_streams_ended_total` | counter | `limiter` | observer | `throttled` streams that ended before their source |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store of a shared limiter went down |
 //!
-//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, as in `1/fixed_window`:
-//! `throttle`, `concurrency`, `fixed_window`, `token_bucket`, `sliding_window` or `penalty`; `none` where no limit denied, but a pause (`paused`) or a store that does not answer (`store_down`). `docs/grafana-dashboard.json` shows these
+//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, as in
+//! `1/fixed_window`: `throttle`, `concurrency`, `fixed_window`, `token_bucket`, `sliding_window` or `penalty`; or `none` where a
+//! pause (`paused`) or a store that does not answer (`store_down`) denied the request. `docs/grafana-dashboard.json` shows these
 //! metrics, and the example `prometheus` serves them.
 //!
 //! # Where a request of a layer is counted
 //!
-//! For a limiter behind an `http::LimitLayer`, in the metrics of these names:
+//! A request to a limiter behind an `http::LimitLayer` is counted in the metrics of these names:
 //!
 //! | what became of the request | without `wait` | with `wait`, and of an `OutboundLayer` |
 //! |---|---|---|
-//! | let through | `granted` | `granted`, and `wait_seconds` if it waited |
+//! | admitted | `granted` | `granted`, and `wait_seconds` if it waited |
 //! | refused by a limit or a pause | `denied` | `timed_out` and `wait_seconds` |
 //! | refused by a full queue, or dropped from it | `shed`, only of a shared limiter | `shed` |
-//! | of a new key for which there is no room | `refused_keys` | `refused_keys` |
-//! | given up by its client while it waited | in none | in none |
+//! | a new key for which there is no room | `refused_keys` | `refused_keys` |
+//! | given up by its client while it waited | none | none |
 //! | refused by the layer itself: no identity, a cost above a capacity, closed, an error of the store | `refused` | `refused` |
 //!
-//! So the share of requests that limits refuse is the sum of `denied`, `timed_out`, `shed` and `refused_keys`, divided by the same sum
-//! with `granted`. The dashboard has a panel of it.
+//! The share of requests that limits refuse is therefore the sum of `denied`, `timed_out`, `shed` and `refused_keys`, divided by
+//! the same sum with `granted`. The dashboard has a panel for this share.
 //!
 //! # Buckets
 //!
-//! The crate `metrics-exporter-prometheus` renders a histogram as a summary unless the buckets are set. Then there is no
-//! `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. So set them, in seconds, as the example does:
+//! The crate `metrics-exporter-prometheus` renders a histogram as a summary unless the buckets are set. Without buckets there is
+//! no `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. Set the buckets, in seconds, as the example does:
 //!
 //! ```text
 //! let waits = Matcher::Full("tollgate_wait_seconds".to_owned());

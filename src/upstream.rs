@@ -1,11 +1,11 @@
-//! What an upstream says about its own limit.
+//! The signal of an upstream about its own limit.
 
 use std::time::Duration;
 
-/// What a response of an upstream said about the upstream's own limit. Pass it to
+/// What a response of an upstream states about the upstream's own limit. Pass it to
 /// [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal), and every caller of the limiter slows down.
 ///
-/// Fill in what the response has; a signal without content changes nothing. Each setter replaces its own value.
+/// Set the values that the response has. A signal without values changes nothing. Each setter replaces only its own value.
 ///
 /// # Examples
 ///
@@ -35,10 +35,10 @@ pub struct UpstreamSignal {
 }
 
 impl UpstreamSignal {
-    /// How long to pause after a denial without a time.
+    /// How long to pause after a denial that states no time.
     pub(crate) const UNKNOWN: Duration = Duration::from_secs(1);
 
-    /// A signal without content. See the [type's example](UpstreamSignal#examples).
+    /// A signal without values. See the [type's example](UpstreamSignal#examples).
     pub const fn new() -> Self {
         Self {
             limited: false,
@@ -54,20 +54,21 @@ impl UpstreamSignal {
         /// [`reset_after`](Self::reset_after); without either, for one second. See the [type's example](UpstreamSignal#examples).
         pub limited() => limited = true;
 
-        /// The upstream said when to retry: any duration from now. The limiter pauses for it, also without
+        /// The time until the upstream allows a retry: any duration from now. The limiter pauses for it, also without
         /// [`limited`](Self::limited). See the [type's example](UpstreamSignal#examples).
         pub retry_after(after: Duration) => retry_after = Some(after);
 
-        /// The upstream said how many units of its quota are left. It has an effect only together with
+        /// How many units of the upstream's quota are left. This has an effect only together with
         /// [`reset_after`](Self::reset_after): at 0 units the limiter pauses until the reset; below
-        /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the reset.
+        /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the
+        /// reset.
         pub remaining(units: u64) => remaining = Some(units);
 
-        /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
+        /// The time until the upstream's quota resets: any duration from now. See [`remaining`](Self::remaining).
         pub reset_after(after: Duration) => reset_after = Some(after);
 
-        /// The answer had a malformed header field of this name, which was ignored. It changes nothing, but
-        /// [observers](crate::EventKind::UpstreamMalformed) hear of it.
+        /// The response had a malformed header field of this name, which was ignored. This changes nothing, but is reported to
+        /// [observers](crate::EventKind::UpstreamMalformed).
         ///
         /// ```
         /// use tollgate::{EventKind, Limiter, MaxConcurrency, UpstreamSignal};

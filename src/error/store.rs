@@ -1,4 +1,4 @@
-//! What can go wrong with a store that processes share.
+//! The errors of calls to a store.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::ConfigError;
 
-/// Why a call to a [`Store`](crate::store::Store) brought no reply.
+/// Why a call to a [`Store`](crate::store::Store) has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -30,8 +30,8 @@ pub enum StoreError {
         /// The error of the client library, if there is one.
         source: Option<Cause>,
     },
-    /// The store has sent a reply that no store may send: see [`Reply`](crate::store::Reply). It is a fault of the store. Whether the call
-    /// was carried out is unknown.
+    /// The store has sent a reply that breaks a rule of [`Reply`](crate::store::Reply). This is a fault of the store. Whether the
+    /// call was carried out is unknown.
     #[error(
         "the store {store} has sent a reply that is wrong, which is a fault of the store: {fault}"
     )]
@@ -49,7 +49,7 @@ pub enum StoreError {
         /// The error that the store returned.
         source: Cause,
     },
-    /// The call came to the store after its caller had given up, and was not carried out.
+    /// The call reached the store after its caller had given up, and was not carried out.
     #[error(
         "the call came to the store {store} too late, and was not carried out; raise the deadline if this happens often"
     )]
@@ -77,7 +77,7 @@ pub enum StoreError {
         /// The place of the data in the store.
         at: String,
     },
-    /// The tables of the store are of a later version of this crate.
+    /// The tables of the store were made by a later version of this crate.
     #[error(
         "the tables of the store {store} have version {found}; this version of tollgate knows {known}: update it"
     )]
@@ -105,7 +105,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the store is down, will refuse other calls, too, or cannot be relied on. Requests then follow [the
+    /// Whether the store is down, will also refuse other calls, or cannot be relied on. Requests then follow [the
     /// rule](crate::store::OnStoreDown) of the limiter.
     #[must_use]
     pub const fn is_down(&self) -> bool {
@@ -153,7 +153,7 @@ pub enum ReplyFault {
         /// How many asks were granted.
         granted: u64,
     },
-    /// Not all asks were granted, and the reply does not say why.
+    /// Not all asks were granted, and the reply does not state why.
     #[error("it grants {granted} of {asked} asks, and does not say what stops the next one")]
     NoStop {
         /// How many asks were granted.
@@ -161,10 +161,10 @@ pub enum ReplyFault {
         /// How many asks the call had.
         asked: u64,
     },
-    /// All asks were granted, and the reply says what stops the next one.
+    /// All asks were granted, and the reply states what stops the next one.
     #[error("it grants all {asked} asks, and says that limit {limit} stops one")]
     StopsNothing {
-        /// The limit that is said to stop an ask, by its index.
+        /// The index of the limit that stops an ask, according to the reply.
         limit: usize,
         /// How many asks the call had.
         asked: u64,
@@ -180,7 +180,7 @@ pub enum ReplyFault {
     /// An ask is stopped until an instant that has already passed.
     #[error("it says that an ask is stopped until {until}; that is not after its instant, {now}")]
     StopIsOver {
-        /// Until when the ask is said to be stopped, or when the first lease is said to expire.
+        /// When the ask is no longer stopped, or the first lease expires, according to the reply.
         until: u64,
         /// The instant of the call.
         now: u64,
@@ -193,45 +193,45 @@ pub enum ReplyFault {
         /// How many limits the policy has.
         limits: usize,
     },
-    /// A limit is said to admit more than its capacity.
+    /// According to the reply, a limit admits more than its capacity.
     #[error("it says that limit {limit} admits {remaining} units; its capacity is {capacity}")]
     Remaining {
         /// The index of the limit.
         limit: usize,
-        /// The units that it is said to admit.
+        /// The units that the limit admits, according to the reply.
         remaining: u64,
-        /// The most that it admits.
+        /// The most units that the limit admits.
         capacity: u64,
     },
-    /// The reply says that a lease was lost, and the call did not renew it.
+    /// The reply reports a lost lease that the call did not renew.
     #[error("it says that lease {number} was lost; the call did not renew it")]
     NotRenewed {
         /// The number of the lease.
         number: u64,
     },
-    /// The reply says that the call came too late, and the call may come at any time.
+    /// The reply states that the call came too late, but the call may come at any time.
     #[error("it says that the call came too late; the call may come at any time")]
     NeverTooLate,
     /// The next page of keys is the same page.
     #[error("it says that a page of keys is followed by itself")]
     PageRepeats,
-    /// The reply says that more keys were purged than the call allowed.
+    /// The reply reports more purged keys than the call allowed.
     #[error("it says that {purged} keys were purged, of {max} at most")]
     PurgedTooMany {
-        /// How many keys are said to have been purged.
+        /// How many keys were purged, according to the reply.
         purged: u64,
-        /// How many were to be purged at most.
+        /// The most keys that the call allowed to be purged.
         max: usize,
     },
 }
 
-/// The error of a client library behind a [`StoreError`]: its `source()`. Two are equal if they print the same.
+/// The error of a client library behind a [`StoreError`]: its `source()`. Two causes are equal if they display the same text.
 #[derive(Debug, Clone, Error)]
 #[error(transparent)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// From the error of any library.
+    /// Wraps the error of any library.
     ///
     /// ```
     /// use tollgate::store::Cause;

@@ -1,4 +1,4 @@
-//! Checks the replies of stores where they arrive: a store may be written outside this crate, and be wrong.
+//! Checks the replies of stores on arrival, because a store may be written outside this crate, and be wrong.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ pub(crate) struct ReplyTerms {
 }
 
 impl ReplyTerms {
-    /// The highest valid fence. Instants are below 2^55 microseconds, so no store reaches it before 2^62 grants. A process that
-    /// counts on from here does not overflow.
+    /// The highest valid fence. Instants are below 2^55 microseconds, so no store reaches this fence before 2^62 grants. A
+    /// process that counts on from it does not overflow.
     const LAST_FENCE: u64 = 1 << 63;
 
     pub(crate) fn of(call: &Call) -> Self {
@@ -36,7 +36,7 @@ impl ReplyTerms {
 
     /// # Errors
     ///
-    /// The first rule of [`Reply`] that the answer breaks.
+    /// Returns the first rule of [`Reply`] that the answer breaks.
     pub(crate) fn check(&self, answer: &Result<Reply, StoreError>) -> Result<(), ReplyFault> {
         match answer {
             Ok(reply) => self.check_reply(reply),
@@ -119,7 +119,7 @@ fn ensure(holds: bool, fault: ReplyFault) -> Result<(), ReplyFault> {
     if holds { Ok(()) } else { Err(fault) }
 }
 
-/// Checks the mark of the next page of keys. If it were that of this page, a caller that reads all pages would never finish.
+/// Checks the mark of the next page of keys. If it were the mark of this page, a caller that reads all pages would never finish.
 pub(crate) fn check_next_page(from: Option<&[u8]>, next: Option<&[u8]>) -> Result<(), ReplyFault> {
     ensure(next.is_none() || next != from, ReplyFault::PageRepeats)
 }

@@ -1,4 +1,4 @@
-//! What a server says about its limits in header fields, and in the body of a denial.
+//! Writes header fields that describe the limits of a server, and the body of a denial.
 
 mod known;
 mod merge;
@@ -28,8 +28,8 @@ pub(super) use merge::set_retry_pushback;
 
 use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 
-/// The header fields in which a server says what its limits allow. Each value is one allocation; nothing else allocates but the
-/// map itself, and a value above 128 bytes, of three limits or more, while it is written.
+/// The header fields in which a server states what its limits allow. Each value takes one allocation. Apart from that, only the
+/// map allocates, and a value above 128 bytes (three limits or more) while it is written.
 ///
 /// # Examples
 ///
@@ -68,53 +68,56 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///
 /// # Names
 ///
-/// A policy of one limit has the name that was given here. The limits of a larger policy have a number too, in the order of the
-/// policy: `api-1`, `api-2`. Layers that write into the same answer need different names.
+/// A policy of one limit has the name that was given here. In a larger policy, each limit also has a number, in the order of the
+/// policy: `api-1`, `api-2`. Layers that write into the same response need different names.
 ///
 /// # Numbers
 ///
-/// Quotas, what remains, and seconds are integers of at most 15 digits; larger ones are cut down to that. Seconds are rounded up.
+/// Quotas, remaining units and seconds are integers of at most 15 digits; larger numbers become the largest such integer. Seconds
+/// are rounded up.
 ///
-/// - The quota of a limit is its [capacity](crate::LimitStatus::capacity), and its window the time in which that comes back: its
-///   period, or the burst by the rate. A window below a second is left out, and so is that of a concurrency or a half-life.
-/// - `t` is the time until the request is admitted for the limit that denied it, which has `r=0`; for another limit with nothing
-///   left, until a unit is [available](crate::LimitStatus::available_after); and while something remains, until the limit is reset:
+/// - The quota of a limit is its [capacity](crate::LimitStatus::capacity). The window is the time in which the quota comes back:
+///   the period, or the burst divided by the rate. A window below a second is left out, and so is the window of a concurrency or
+///   a half-life.
+/// - `t` is a time in seconds. For the limit that denied, which has `r=0`, it is the time until the request is admitted. For
+///   another limit with nothing left, it is the time until a unit is [available](crate::LimitStatus::available_after). While
+///   units remain, it is the time until the limit is reset:
 ///
 ///   | limit | is reset when |
 ///   |---|---|
 ///   | [`FixedWindow`](crate::FixedWindow) | the window ends |
 ///   | [`Throttle`](crate::Throttle), [`TokenBucket`](crate::TokenBucket) | the bucket is full |
 ///   | [`SlidingWindow::log`](crate::SlidingWindow::log) | the latest unit leaves |
-///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the latest unit leaves, but in its window at the latest |
+///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the window after that of the latest unit ends |
 ///   | [`Penalty`](crate::Penalty) | the counter is zero |
 ///
-///   A concurrency has no `t`, nor has a limit that is full. For a penalty that bans, `t` may be the time until it
-///   [forgives](crate::Penalty::forgive_after): beside another limit that denied, and where the counter takes longer to fall than
-///   that.
-/// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
-///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
-///   unit has `concurrent-` before it.
+///   A concurrency and a full limit have no `t`. For a penalty that bans, `t` may be the time until it
+///   [forgives](crate::Penalty::forgive_after), if another limit denied and the counter takes longer to fall than that.
+/// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. For a limit that
+///   [counts](crate::Counts) a named unit, `qu` is that name: name the unit `content-bytes` if it is that. A concurrency of a
+///   named unit has `concurrent-` before the name.
 ///
 /// # One limit
 ///
-/// The styles with one limit describe the tightest: the one with the smallest share left. The limit that denied has no share
-/// left. Among equal shares, it is the one with the latest reset. A concurrency is left out, because it has no reset.
+/// The styles with one limit describe the tightest limit: the one with the smallest share left. The limit that denied counts as
+/// having nothing left. Among equal shares, the limit with the latest reset is the tightest. A concurrency is left out, because
+/// it has no reset.
 ///
-/// # Fields that are there already
+/// # Fields that are already set
 ///
-/// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members first;
-/// a list that readers would ignore, because it is malformed or of another draft, is replaced. A style with one limit keeps the limit that
-/// is there if that is the tighter one. A `Retry-After` that is there stays if it is later; a `grpc-retry-pushback-ms` becomes at least as
-/// long. None of these fields belongs into a trailer.
+/// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members
+/// first. A list that readers would ignore, because it is malformed or of another draft, is replaced. A style with one limit
+/// keeps the limit that is already set if it is the tighter one. An existing `Retry-After` stays if it is later; an existing
+/// `grpc-retry-pushback-ms` becomes at least as long. None of these fields belongs in a trailer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitFields {
-    /// The name, with the escapes that it has between the quotes of a string.
+    /// The name, escaped as between the quotes of a string.
     name: Arc<str>,
     pub(super) style: RateLimitStyle,
 }
 
-/// The header fields in which a server says what its limits allow. There is no standard yet: each client knows some of them. See
-/// [`RateLimitFields`] for an example.
+/// The header fields in which a server states what its limits allow. There is no standard yet: each client understands some of
+/// them. See [`RateLimitFields`] for an example.
 ///
 /// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3), and a reset is the
 /// [`t`](super::RateLimitFields#numbers) of draft-10.
@@ -146,9 +149,10 @@ pub enum RateLimitStyle {
     Draft6,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` about the tightest limit, the reset in seconds.
     XSeconds,
-    /// The same, with the reset as the instant in seconds since the Unix epoch.
+    /// As `XSeconds`, with the reset as an instant in seconds since the Unix epoch.
     XUnix,
-    /// Only the `Retry-After` of a denial. That of an inner layer stays as it is. Grants are not explained, which saves time.
+    /// Only the `Retry-After` of a denial. A `Retry-After` of an inner layer stays as it is. Grants are not explained, which
+    /// saves time.
     None,
 }
 
@@ -162,12 +166,12 @@ pub enum PolicyNameError {
     /// The name is longer than 256 bytes.
     #[error("the name of a policy has {len} bytes; at most {max} are allowed")]
     TooLong {
-        /// Its length in bytes.
+        /// The length of the name in bytes.
         len: usize,
-        /// The longest length that is allowed.
+        /// The largest length that is allowed.
         max: usize,
     },
-    /// The name has a character that is not printable ASCII. This is the first one.
+    /// The name has a character that is not printable ASCII. The value is the first such character.
     #[error("the name of a policy contains {0:?}; only printable ASCII is allowed")]
     Character(char),
 }
@@ -180,8 +184,8 @@ impl RateLimitFields {
     ///
     /// # Errors
     ///
-    /// The name is empty, too long, or has a control character or one beyond ASCII: a string of a header field has no such character
-    /// (RFC 9651, section 3.3.3).
+    /// The name is empty, too long, or has a control character or a character outside ASCII: a string of a header field has no
+    /// such character (RFC 9651, section 3.3.3).
     ///
     /// ```
     /// use tollgate::http::{PolicyNameError, RateLimitFields};
@@ -201,7 +205,7 @@ impl RateLimitFields {
                 max: Self::MAX_NAME,
             });
         }
-        // A string of JSON has the same two escapes among these characters.
+        // For these characters, a JSON string has the same two escapes.
         let name = name.replace('\\', r"\\").replace('"', r#"\""#);
         Ok(Self {
             name: name.into(),
@@ -228,12 +232,12 @@ impl RateLimitFields {
         Self { style, ..self }
     }
 
-    /// Writes the fields of an answer that is sent at `now`. See the [type's example](Self#examples).
+    /// Writes the fields of a response that is sent at `now`. See the [type's example](Self#examples).
     pub fn write(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: SystemTime) {
         self.write_at(headers, values, None, || now);
     }
 
-    /// [`RateLimitFields::write`]; the clock is read where a field says what time it is.
+    /// As [`RateLimitFields::write`], but the clock is read only for a field that has an instant.
     pub(super) fn write_at(
         &self,
         headers: &mut HeaderMap,
@@ -249,7 +253,7 @@ impl RateLimitFields {
         let after = if values.is_denied() {
             values.retry_after_seconds()
         } else {
-            // An inner layer, or the application, may have refused what was granted here.
+            // An inner layer or the application may have refused a request that was granted here.
             values
                 .spent_for()
                 .filter(|_| headers.contains_key(RETRY_AFTER))
@@ -290,9 +294,9 @@ impl RateLimitFields {
         }
     }
 
-    /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE). `problem`
-    /// is that of the [values](FieldValues::problem_type), or one that the server chose. `violated-policies` has the name of the
-    /// limit that denied, if one did.
+    /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE).
+    /// `problem` is that of the [values](FieldValues::problem_type), or one that the server chose. If a limit denied,
+    /// `violated-policies` has its name.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -332,7 +336,7 @@ impl RateLimitFields {
         body.as_bytes().to_vec()
     }
 
-    /// The name of the limit that denied, between quotes.
+    /// The quoted name of the limit that denied.
     pub(super) fn name_of_denier(&self, values: &FieldValues<'_>) -> Option<String> {
         let mut name = FieldText::new();
         values.put_name(&mut name, &self.name, values.denied_by()?);

@@ -1,4 +1,4 @@
-//! What an upstream says about its limits in header fields.
+//! Reads the header fields in which an upstream states its limits.
 
 mod answer;
 mod family;
@@ -24,12 +24,12 @@ pub use family::{ResetFormat, UpstreamFamily};
 pub(super) use structured::{Item, list, structured_lines};
 pub(super) use time::{http_date, seconds, whole};
 
-/// Reads what the answers of an upstream say about its limits: `Retry-After`, and the fields of one
-/// [family](UpstreamFamily). It reads no clock, and allocates only while it checks a partition key or a string with escapes.
+/// Reads the limits of an upstream from its answers: `Retry-After`, and the fields of one [family](UpstreamFamily). The reader
+/// reads no clock, and allocates only while it checks a partition key or a string with escapes.
 ///
-/// It never fails: what is malformed is ignored, and [named](UpstreamAnswer::malformed). No duration that it returns is longer than
+/// Reading never fails: a malformed field is ignored, and [named](UpstreamAnswer::malformed). No returned duration is longer than
 /// [`max_wait`](Self::max_wait). An instant is measured against the `Date` of the answer, if there is one, so that the clocks
-/// need not agree. Quotas in an answer with an `Age` above 0 are ignored: it is from a cache.
+/// need not agree. In an answer with an `Age` above 0, quotas are ignored, because the answer is from a cache.
 ///
 /// # Examples
 ///
@@ -67,8 +67,8 @@ impl UpstreamReader {
         }
     }
 
-    /// The longest duration that it returns, from zero on; longer ones are cut down to it. It bounds how long a faulty or hostile
-    /// upstream can silence its clients.
+    /// The longest duration that the reader returns, from zero on; longer durations are reduced to it. It bounds how long a
+    /// faulty or hostile upstream can stop its clients.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -91,8 +91,8 @@ impl UpstreamReader {
 
     /// Reads one answer, which arrived at `now`. See the [type's example](Self#examples).
     ///
-    /// `Retry-After` is read after a status of 400 and above, where it is in whole seconds or a date; what is negative, has a
-    /// fraction (except from Discord and Shopify, which send fractions), or was sent twice is malformed.
+    /// `Retry-After` is read if the status is 400 or above. It is a number of whole seconds or a date. A negative number, a
+    /// fraction (except from Discord and Shopify, which send fractions) or a field that was sent twice is malformed.
     #[must_use]
     pub fn read<'h>(
         &self,
@@ -127,7 +127,8 @@ struct AnswerReader<'h> {
     headers: &'h HeaderMap,
     /// When the answer arrived, since the Unix epoch.
     now: Duration,
-    /// When the answer was made by the clock of the upstream, since the Unix epoch. Its instants are measured against this.
+    /// When the upstream made the answer, by its own clock, since the Unix epoch. Instants in the answer are measured against
+    /// this one.
     sent: Duration,
     answer: UpstreamAnswer<'h>,
 }
@@ -142,7 +143,7 @@ impl<'h> AnswerReader<'h> {
         }
         let at_most = |wait: Option<Duration>| wait.map(|wait| wait.min(max_wait));
         self.answer.retry_after = at_most(self.retry_after());
-        // What a cache has kept is about another moment: draft-10, section 5.4.
+        // Quotas from a cache are those of an earlier moment: draft-10, section 5.4.
         if age.is_zero() {
             for part in self.form.parts {
                 match part {
@@ -150,7 +151,7 @@ impl<'h> AnswerReader<'h> {
                     AnswerPart::Lists => self.lists(),
                     AnswerPart::Dictionary => self.dictionary(),
                     AnswerPart::Windows => {
-                        // An upstream may send the policies of a later draft here. They are ignored.
+                        // An upstream may send the policies of a later draft in this field. They are ignored.
                         self.windows();
                     }
                     AnswerPart::UsedOfLimit => self.used_of_limit(),
@@ -176,7 +177,8 @@ impl<'h> AnswerReader<'h> {
         }
     }
 
-    /// Read for a status of 400 and above. After a redirect, or a success such as 202, the field is about something else.
+    /// Reads `Retry-After` for a status of 400 and above. With a redirect, or a success such as 202, the field has another
+    /// meaning.
     fn retry_after(&mut self) -> Option<Duration> {
         if self.status.as_u16() < 400 {
             return None;
@@ -242,7 +244,7 @@ impl<'h> AnswerReader<'h> {
         self.answer.quotas.push(quota);
     }
 
-    /// `RateLimit` and `RateLimit-Policy` of draft-10.
+    /// Reads `RateLimit` and `RateLimit-Policy` of draft-10.
     fn lists(&mut self) {
         let mut quotas = Few::new();
         let read = self.lines(LIMIT, |line| {
@@ -272,7 +274,7 @@ impl<'h> AnswerReader<'h> {
         self.answer.quotas = if read { described } else { quotas };
     }
 
-    /// `RateLimit` and `RateLimit-Policy` of draft-07.
+    /// Reads `RateLimit` and `RateLimit-Policy` of draft-07.
     fn dictionary(&mut self) {
         let mut quota = UpstreamQuota {
             unit: REQUESTS,
@@ -287,8 +289,8 @@ impl<'h> AnswerReader<'h> {
         }
     }
 
-    /// `RateLimit-Policy` of the drafts -03 to -07: the window of the policy with the limit of the quota. A window that stands beside
-    /// the limit itself takes precedence. Returns whether the field is well formed; if it is not, it changes nothing.
+    /// Reads `RateLimit-Policy` of the drafts -03 to -07: the window of the policy with the limit of the quota. A window beside
+    /// the limit itself takes precedence. Returns whether the field is well formed; a malformed field changes nothing.
     fn windows(&mut self) -> bool {
         let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
         let mut window = None;
@@ -323,8 +325,8 @@ impl<'h> AnswerReader<'h> {
         }
     }
 
-    /// The quota of a subscription, when it is spent. If the client pays for use beyond the quota, answers that were not denied say
-    /// `rejected`, too.
+    /// Reads the quota of a subscription, when it is spent. If the client pays for use beyond the quota, answers that are no
+    /// denials have `rejected`, too.
     fn unified(&mut self) {
         let is_spent = self.value(UNIFIED_STATUS, Some) == Some("rejected");
         if self.status != StatusCode::TOO_MANY_REQUESTS || !is_spent {
@@ -355,7 +357,7 @@ impl<'h> AnswerReader<'h> {
         value
     }
 
-    /// Reads every line of a field. Returns whether there is something in it, and all is well formed.
+    /// Reads every line of a field. Returns whether the field has content and is well formed.
     fn lines(&mut self, field: &'static str, read: impl FnMut(&'h str) -> Option<()>) -> bool {
         let found = structured_lines(self.headers.get_all(field).iter(), read);
         if found.is_none() {

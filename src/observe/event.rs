@@ -1,4 +1,4 @@
-//! Events and waits as observers get them.
+//! Events and waits as observers receive them.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -12,9 +12,9 @@ use crate::error::AcquireError;
 use crate::event::EventKind;
 use crate::priority::Priority;
 
-/// An event as an [`Observer`](crate::Observer) gets it: the limiter, the key, and what has happened.
+/// An event as an [`Observer`](crate::Observer) receives it: the limiter, the key, and what has happened.
 ///
-/// | event | when | what it says |
+/// | event | when | what it has |
 /// |---|---|---|
 /// | [`GrantedAfterWait`](EventKind::GrantedAfterWait) | a request that had to wait is granted | the permit, how long it waited, where it was requested |
 /// | [`TimedOut`](EventKind::TimedOut) | a request times out, or fails at once because it would | how long it waited, when to retry |
@@ -36,23 +36,24 @@ use crate::priority::Priority;
 /// | [`StreamEnded`](EventKind::StreamEnded) | a `throttled` stream ends before its source | the error |
 /// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
 ///
-/// A grant without a wait causes no event, so that it can do without a lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts
-/// it. An `acquire` of a shared limiter waits for the store, too; a grant of `try_acquire` causes no event. A ban that begins in
-/// the store, and a policy that is [replaced there](crate::SharedLimiterBuilder::replace_policy), are reported by the process
-/// whose request caused them.
+/// A grant without a wait causes no event, so that it needs no lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts it. An
+/// `acquire` of a shared limiter waits for the store, too; a grant of `try_acquire` causes no event. A ban that begins in the
+/// store, and a policy that is [replaced there](crate::SharedLimiterBuilder::replace_policy), are reported by the process whose
+/// request caused them.
 ///
 /// # Keys
 ///
 /// An event of one key of a keyed or shared limiter has that key. A call that changes all keys of a keyed limiter
 /// ([`pause_for`](crate::KeyedLimiter::pause_for), [`resume`](crate::KeyedLimiter::resume),
-/// [`set_policy`](crate::KeyedLimiter::set_policy), [`close`](crate::KeyedLimiter::close)), and the end of such a pause, are an event of each
-/// key that is [active](crate::KeyedLimiter#memory) at the time.
+/// [`set_policy`](crate::KeyedLimiter::set_policy), [`close`](crate::KeyedLimiter::close)), and the end of such a pause, cause an
+/// event for each key that is [active](crate::KeyedLimiter#memory) at the time.
 ///
 /// # Order
 ///
-/// What one call does is reported in the order in which it happened, cause before effect, before the waiters that it concerns are
-/// woken and before the call returns. So the events of one thread's calls are in their order. Events of calls in different threads
-/// are reported outside the lock that orders the calls, so they may be reported in another order, or at the same time.
+/// The effects of one call are reported in the order in which they happened, cause before effect. They are reported before the
+/// affected waiters are woken and before the call returns. So the events of calls in one thread are in the order of the calls.
+/// Events of calls in different threads are reported outside the lock that orders the calls, so they may be reported in another
+/// order, or at the same time.
 ///
 /// # Examples
 ///
@@ -83,9 +84,10 @@ use crate::priority::Priority;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LimiterEvent<'a> {
-    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one. All keys of a keyed or shared limiter have the same.
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one. All keys of a keyed or shared limiter have the same
+    /// name.
     pub limiter: Option<&'a Arc<str>>,
-    /// The key of a keyed or shared limiter, if the event belongs to one. [`key_as`](Self::key_as) has it with its type.
+    /// The key of a keyed or shared limiter, if the event belongs to one. [`key_as`](Self::key_as) returns it with its type.
     pub key: Option<ObservedKey<'a>>,
     /// What has happened. [`EventKind`] is `Clone`, so an observer can keep it or send it.
     pub kind: &'a EventKind,
@@ -98,7 +100,7 @@ impl<'a> LimiterEvent<'a> {
         self.limiter.map(|name| &**name)
     }
 
-    /// The key, if the event has one and keys are of this type. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event)
+    /// The key, if the event has one of this type. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event)
     /// for an example.
     #[must_use]
     pub fn key_as<K: 'static>(&self) -> Option<&'a K> {
@@ -106,11 +108,11 @@ impl<'a> LimiterEvent<'a> {
     }
 }
 
-/// The key that an event belongs to, whatever its type. It can be formatted by `Debug`, or downcast to its type.
+/// The key that an event belongs to, of any type. It can be formatted by `Debug`, or downcast to its type.
 ///
 /// The key of a [`SharedLimiter`](crate::SharedLimiter) is an `Arc<[u8]>`, and is formatted as text with escapes.
 ///
-/// There may be a million keys, and a key may be a secret: think before it becomes a label or a line in a log.
+/// There may be a million keys, and a key may be a secret: consider this before you use it as a label or log it.
 ///
 /// ```
 /// use tollgate::{KeyedLimiter, Rate, TokenBucket};
@@ -132,7 +134,7 @@ pub struct ObservedKey<'a> {
     format: FormatKey,
 }
 
-/// Formats a key whose type is known to the function.
+/// Formats a key. The function knows the type of the key.
 pub(crate) type FormatKey = fn(&dyn Any, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 impl<'a> ObservedKey<'a> {
@@ -153,7 +155,7 @@ impl fmt::Debug for ObservedKey<'_> {
     }
 }
 
-/// For keys that are `Debug`.
+/// Formats keys that are `Debug`.
 pub(crate) fn format_by_debug<K: fmt::Debug + 'static>(
     key: &dyn Any,
     f: &mut fmt::Formatter<'_>,
@@ -164,7 +166,7 @@ pub(crate) fn format_by_debug<K: fmt::Debug + 'static>(
     }
 }
 
-/// For a limiter without an observer.
+/// Formats a placeholder, for a limiter without an observer.
 pub(crate) fn format_nothing(_: &dyn Any, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("..")
 }
@@ -181,7 +183,7 @@ pub struct WaitStart<'a> {
     pub cost: u64,
     /// The priority of the request.
     pub priority: Priority,
-    /// How long it waits at most, if it has a timeout.
+    /// The longest time that the request waits, if it has a timeout.
     pub timeout: Option<Duration>,
     /// Where in the program the request was made.
     pub requested_in: &'static Location<'static>,
@@ -203,9 +205,9 @@ pub enum WaitEnd<'a> {
     Cancelled,
 }
 
-/// A wait that goes on: what an observer [keeps with a request](crate::Observer::wait_begins) while it waits.
+/// A wait in progress: what an observer [keeps with a request](crate::Observer::wait_begins) while the request waits.
 ///
-/// It is called, and dropped, outside every lock. A panic in it is caught.
+/// It is called and dropped outside every lock. A panic in it is caught.
 ///
 /// # Examples
 ///
@@ -243,11 +245,11 @@ pub enum WaitEnd<'a> {
 /// # }
 /// ```
 pub trait OpenWait: Send + Sync + 'static {
-    /// The wait is over. It is called once, in the task or thread of the request.
+    /// The wait is over. This is called once, in the task or thread of the request.
     fn end(self: Box<Self>, end: WaitEnd<'_>);
 }
 
-/// The waits that observers keep with one request. They end when it is dropped, if not before.
+/// The waits that observers keep with one request. Dropping it ends the waits that have not ended before.
 pub(crate) struct WaitSpan(Option<Box<dyn OpenWait>>);
 
 impl WaitSpan {
@@ -274,10 +276,10 @@ impl Drop for WaitSpan {
 }
 
 /// Calls an observer. An observer that calls a limiter may cause an event, for which it is called again. Without a bound, such
-/// calls would overflow the stack.
+/// nested calls would overflow the stack.
 pub(super) fn call(observer: impl FnOnce()) {
-    /// The most calls of observers within one another. An observer that causes n events at each one is called n + 1 times, not
-    /// for ever.
+    /// The deepest nesting of calls of observers. An observer that causes n events at each event is called n + 1 times, not for
+    /// ever.
     const DEEPEST: u8 = 2;
     thread_local! {
         static DEPTH: Cell<u8> = const { Cell::new(0) };

@@ -12,7 +12,7 @@ use crate::event::EventKind;
 
 /// The observers of a limiter. They are called outside every lock.
 ///
-/// A thin pointer, because each of a million keys has one, and most have no observer.
+/// This is a thin pointer, because each of a million keys has one, and most have no observer.
 #[derive(Default)]
 pub(crate) struct Observers(Option<Box<Box<dyn Observer>>>);
 
@@ -23,7 +23,7 @@ impl Observers {
         Self(Some(Box::new(Box::new(observer))))
     }
 
-    /// Adds an observer, which is called after those so far. A panic in one does not keep the others from being called.
+    /// Adds an observer, which is called after the earlier ones. If one observer panics, the others are still called.
     pub(crate) fn and(self, next: impl Observer) -> Self {
         match self.0 {
             None => Self::new(next),
@@ -91,7 +91,7 @@ impl KeyedObservers {
     }
 }
 
-/// Adds the key to what the manager of one key reports.
+/// Adds the key to the events that the manager of one key reports.
 struct OfKey<K> {
     keyed: Arc<KeyedObservers>,
     key: Option<K>,

@@ -1,4 +1,5 @@
-//! A runtime of the crate's own, with one thread: it is there when no other one is, and no task of the program keeps it busy.
+//! A runtime of the crate's own, with one thread. It is available when there is no other runtime, and tasks of the program do not
+//! block it.
 
 use std::sync::LazyLock;
 use std::thread;

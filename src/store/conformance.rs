@@ -1,10 +1,11 @@
-//! What every store does, as tests to run over one of your own. With the feature `conformance`.
+//! What every store must do, as tests for a store of your own. With the feature `conformance`.
 //!
-//! Each claim is a function that calls the store for keys of a limiter with a new name, so that a server can be shared by tests and by
-//! claims. [`tests!`](crate::store::conformance::tests) makes a test of each. The stores of this crate are tested by the same functions.
+//! Each claim is a function that calls the store for keys of a limiter with a new name, so that tests and claims can share a
+//! server. [`tests!`](crate::store::conformance::tests) makes a test of each claim. The stores of this crate are tested by the
+//! same functions.
 //!
-//! Claims wait for the store's clock, at most some seconds, and expect a runtime whose clock is not paused. They hold of a store while
-//! no other caller uses their limiters.
+//! Claims wait for the store's clock, at most some seconds, and need a runtime whose clock is not paused. No other caller may use
+//! their limiters meanwhile.
 //!
 //! ```
 //! use tollgate::store::MemoryStore;
@@ -12,7 +13,7 @@
 //!
 //! mod memory_store {
 //!     # use super::MemoryStore;
-//!     // A test of each claim, over a store of its own. In an expression, `.await` may be used.
+//!     // A test of each claim, each with a store of its own. The expression may use `.await`.
 //!     tollgate::store::conformance::tests!(MemoryStore::new());
 //! }
 //!
@@ -49,7 +50,7 @@ macro_rules! claims {
             ///
             /// # Errors
             ///
-            /// [`Broken`] if that does not hold.
+            /// [`Broken`] if the claim does not hold.
             pub async fn $claim(store: impl Store) -> Result<(), Broken> {
                 let store: Arc<dyn Store> = Arc::new(store);
                 $module::$claim(&store).await.map_err(|fault| fault.of(stringify!($claim)))
@@ -75,67 +76,71 @@ macro_rules! claims {
 }
 
 claims! {
-    /// The longest prefix of several asks is granted that the limits admit; the reply says when the next one would be.
+    /// Of several asks, the longest prefix that the limits admit is granted; the reply states when the next ask would be granted.
     asks::asks_are_granted_in_order_up_to_the_limit;
     /// Each limit of the policy is charged for a grant, or none is; the first limit that denies is named.
     asks::all_limits_admit_or_none_is_charged;
-    /// A peek says what would be granted, and changes nothing.
+    /// A peek reports what would be granted, and changes nothing.
     asks::a_peek_charges_nothing;
-    /// What work has really cost replaces what was charged: more is a debt, less is refunded where that is provable.
+    /// The actual cost of work replaces the charge: a higher cost becomes a debt, a lower one is refunded where the refund is
+    /// provably safe.
     asks::a_settlement_charges_more_or_refunds;
     /// A penalty counts the denied asks that do not wait, and not those that wait.
     asks::denied_attempts_count_if_they_do_not_wait;
     /// A call at or after its `valid_until` is an error, and changes nothing.
     asks::a_call_that_comes_too_late_is_not_carried_out;
-    /// A bucket that starts with less than it can hold fills from the first call on that names its key, also if that one was denied. So
-    /// it does if it refills each period.
+    /// A bucket that starts below its capacity fills from the first call for its key on, also if that call was denied. The same
+    /// holds for a bucket that refills each period.
     beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_denied;
-    /// The same of a key whose first call was a peek.
+    /// The same for a key whose first call was a peek.
     beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_peeked_at;
-    /// The same of a key whose first call only read what its limits say.
+    /// The same for a key whose first call only read the state of its limits.
     beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_listed;
-    /// The same of a bucket that replaces another policy: it fills from the call on that brings it, also if that one was denied.
+    /// The same for a bucket that replaces another policy: it fills from the call that replaces the policy on, also if that call
+    /// was denied.
     beginnings::a_bucket_that_starts_low_refills_under_another_policy;
-    /// A key whose bucket is filling is kept until it is full at least, and not for ever, also if it was only denied.
+    /// A key whose bucket is filling is kept at least until the bucket is full, and not for ever, also if all its calls were
+    /// denied.
     beginnings::a_key_that_starts_low_is_kept_until_it_is_full;
-    /// A key that was only denied, peeked at or read is not kept if all its limits are as before the first call. So no caller can
-    /// fill the store with invented keys.
+    /// A key whose calls were only denied, peeks or reads is not kept if all its limits are as before the first call. So no
+    /// caller can fill the store with invented keys.
     beginnings::a_key_that_is_as_new_is_not_kept;
-    /// A window from the first grant opens with a grant, and not with a denial before it.
+    /// A window from the first grant opens with a grant, and not with an earlier denial.
     beginnings::a_window_from_the_first_grant_opens_with_a_grant;
-    /// Other windows end at multiples of their period since 1970, whenever the key was first named.
+    /// Other windows end at multiples of their period since 1970, whenever the first call for the key came.
     beginnings::a_window_that_no_grant_opens_ends_at_a_multiple_of_its_period;
-    /// A penalty counts the attempts of a key that was only denied, and bans it.
+    /// A penalty counts the attempts of a key whose calls were only denied, and bans the key.
     beginnings::a_penalty_rises_for_a_key_that_was_only_denied;
-    /// Random calls, of policies with every kind of limit, have the replies that the rules of this crate give at the instant of the reply. An
-    /// instant may be up to a microsecond later: a clock need not count nanoseconds.
+    /// Random calls, with policies of every kind of limit, have the replies that the rules of this crate give at the instant of
+    /// the reply. An instant may be up to a microsecond later, because a clock need not count nanoseconds.
     oracle::random_calls_have_the_replies_of_the_rules;
-    /// A lease that is returned gives its places back, once, before the asks of the same call.
+    /// A returned lease gives its places back exactly once, before the asks of the same call.
     leases::leases_come_back_once;
     /// A holder neither returns nor renews the leases of another one.
     leases::leases_of_another_holder_are_not_touched;
-    /// A lease ends a TTL after its grant, not before and at most 100 ms later, and is then lost to its holder.
+    /// A lease ends one TTL after its grant, or at most 100 ms later, and is then lost to its holder.
     leases::a_lease_that_was_not_renewed_is_reclaimed;
-    /// A renewed lease ends a TTL after its renewal, or at most 100 ms later.
+    /// A renewed lease ends one TTL after its renewal, or at most 100 ms later.
     leases::renewals_extend_leases;
     /// The fences of a key rise with every grant, for all holders, and also after a reset; they are at least the microseconds
     /// since 1970.
     leases::fences_rise_over_holders_and_resets;
-    /// A call with another policy than the key has is an error, unless it replaces the policy or the state has expired.
+    /// A call with another policy than that of the key is an error, unless the call replaces the policy or the state has expired.
     keys::another_policy_is_an_error_or_replaces_the_stored_one;
     /// All keys of a limiter are listed, page by page, and no keys of another limiter.
     keys::keys_are_listed_page_by_page;
     /// After a reset a key has all its units, its leases are lost, and other keys are as before.
     keys::a_reset_key_is_as_new;
-    /// A settlement of a grant from before a reset, or before another policy, refunds nothing: the limits do not hold it any more.
+    /// A settlement of a grant from before a reset, or under an earlier policy, refunds nothing: the limits no longer hold the
+    /// charge.
     keys::nothing_is_refunded_of_grants_from_before_a_reset;
     /// Names and keys of any bytes and of any length up to 80,000 bytes are distinct.
     keys::any_name_and_key_is_kept_apart;
-    /// Keys whose state no longer matters are neither listed nor kept after a purge; others are.
+    /// A purge deletes the keys whose state no longer matters, and they are not listed; other keys are kept and listed.
     keys::expired_keys_are_purged;
-    /// Tasks that call at the same time get exactly what there is.
+    /// Tasks that call at the same time are granted exactly the limit.
     contention::contending_callers_get_exactly_the_limit;
-    /// Tasks that take places and give them back never hold more than there are, and lose none.
+    /// Tasks that take and return places never hold more places than there are, and no place is lost.
     contention::no_place_is_held_twice;
     /// Callers that drop their calls at any time leave nothing locked.
     contention::a_caller_that_gives_up_leaves_nothing_locked;
@@ -145,7 +150,7 @@ claims! {
     asks::a_concurrency_that_adapts_is_refused;
 }
 
-/// Makes a test of each claim, over the store that the expression returns each time. It is for the module of a test.
+/// Makes a test of each claim. Each test evaluates the expression for its store. Use the macro in a module for tests.
 ///
 /// The expression is evaluated in an async function of a runtime with two threads. The crate that uses it needs `tokio` with the
 /// features `macros` and `rt-multi-thread`. See the [module's example](crate::store::conformance).
@@ -155,7 +160,7 @@ macro_rules! __conformance_tests {
     ($store:expr) => {
         $crate::__conformance_tests!(@keeping async { ($store, ()) });
     };
-    // A value that must live as long as the store is returned beside it.
+    // The expression also returns a value that must live as long as the store.
     (@keeping $store_and_more:expr) => {
         $crate::__conformance_tests!(@each $store_and_more,
             asks_are_granted_in_order_up_to_the_limit

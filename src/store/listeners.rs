@@ -14,7 +14,7 @@ impl Listeners {
         self.0.lock().push((Arc::clone(limiter), listener));
     }
 
-    /// Those that are not closed. The closed ones are removed.
+    /// The listeners that are not closed. Closed listeners are removed.
     fn open(&self) -> Vec<(Arc<str>, ReleaseListener)> {
         let mut listeners = self.0.lock();
         listeners.retain(|(_, listener)| !listener.is_closed());
@@ -30,7 +30,7 @@ impl Listeners {
             .collect()
     }
 
-    /// Calls the listeners of this limiter, or of all, without the lock, since a listener is foreign code.
+    /// Calls the listeners of this limiter, or of all limiters, outside the lock, because a listener is foreign code.
     pub(super) fn each(&self, limiter: Option<&str>, call: impl Fn(&ReleaseListener)) {
         for (of, listener) in self.open() {
             if limiter.is_none_or(|limiter| *of == *limiter) {

@@ -17,10 +17,10 @@ use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
-/// A store in the memory of this process, for tests and for programs of one process. Clones share it.
+/// A store in the memory of this process, for tests and for programs of one process. Clones share the store.
 ///
-/// Its clock is tokio's: it follows a paused one. Each [reset](crate::SharedLimiter::reset) moves it on by a nanosecond, so that what was
-/// granted before is distinct from what is granted after. It keeps no key longer than its state matters.
+/// Its clock is tokio's, and so follows a paused clock. Each [reset](crate::SharedLimiter::reset) advances the clock by a
+/// nanosecond, so that grants before and after the reset are distinct. A key is kept no longer than its state matters.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<MemoryShared>,
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct MemoryShared {
     built: Instant,
-    /// The wall clock when it was built.
+    /// The wall clock when the store was built.
     since_epoch: Duration,
     kept: Lock<KeptState>,
     listeners: Listeners,
@@ -38,9 +38,9 @@ struct MemoryShared {
 #[derive(Debug, Default)]
 struct KeptState {
     ledgers: HashMap<Scope, Ledger>,
-    /// A purge is made when there are as many keys as this.
+    /// The number of keys at which the next purge is made.
     purge_at: usize,
-    /// How many nanoseconds the clock was moved on, one for each reset.
+    /// How many nanoseconds the clock was advanced, one for each reset.
     resets: u64,
 }
 
@@ -67,7 +67,7 @@ impl MemoryStore {
         }
     }
 
-    /// The keys that it holds now, of all limiters.
+    /// The number of keys that the store holds now, of all limiters.
     #[must_use]
     pub fn len(&self) -> usize {
         let (mut kept, now) = self.lock_now();
@@ -75,13 +75,14 @@ impl MemoryStore {
         kept.ledgers.len()
     }
 
-    /// Whether it holds no key: whatever was used is free again.
+    /// Whether the store holds no key, so that all units are free again.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The clock is read under the lock: what comes after a reset is later than all that came before it.
+    /// Locks the state, and reads the clock under the lock. So every call after a reset has a later instant than all calls before
+    /// it.
     fn lock_now(&self) -> (MutexGuard<'_, KeptState>, Moment) {
         let kept = self.shared.kept.lock();
         let now = self.shared.since_epoch
@@ -133,7 +134,7 @@ impl KeptState {
         Ok(ledger)
     }
 
-    /// Purges when the keys have doubled since the last purge: so each key costs a constant time.
+    /// Purges when the number of keys has doubled since the last purge, so that each key costs constant time.
     fn make_room(&mut self, now: Moment) {
         const FEW: usize = 1_024;
         if self.ledgers.len() >= self.purge_at.max(FEW) {

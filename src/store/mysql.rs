@@ -17,19 +17,19 @@ use server::{MysqlServer, NOW, SCHEMA, hex, id, value};
 
 mod server;
 
-/// A store in MariaDB 10.3 or later, or MySQL 8. Clones share it.
+/// A store in MariaDB 10.3 or later, or MySQL 8. Clones share the store.
 ///
-/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if
-/// it changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant that is a round
-/// trip earlier. Its leases then end that much later in the server. Where several processes write a key at the same time, a call
-/// locks its row. The cache of known keys takes 64 MiB at most.
+/// Time is that of the server's clock. A call takes one round trip if no other process has written the key since this process
+/// did, or if the call changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant
+/// one round trip earlier. Its leases then end that much later on the server. If several processes write a key at the same time,
+/// a call locks the row of the key. The cache of known keys takes 64 MiB at most.
 ///
 /// A store makes up to eight connections, and replaces those that break. Calls must be made in a tokio runtime with `enable_all`.
 ///
-/// Waiters in this process are notified of released places; those of other processes poll.
+/// Waiters in this process are notified of released places; waiters in other processes poll.
 ///
-/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
-/// are not kept. Each call rewrites a sliding log, in about twenty bytes an entry.
+/// For a token bucket or a throttle, a [settlement](crate::Permit::settle) below the charge refunds nothing, because past grants
+/// are not kept. Each call rewrites a sliding log, with about twenty bytes for each entry.
 ///
 /// # Examples
 ///
@@ -44,7 +44,7 @@ pub struct MysqlStore {
     server: Arc<MysqlServer>,
 }
 
-/// How a [`MysqlStore`] is opened.
+/// Options for opening a [`MysqlStore`].
 ///
 /// ```no_run
 /// use tollgate::store::MysqlStoreOptions;
@@ -68,7 +68,7 @@ impl Default for MysqlStoreOptions {
 const NAME: &str = "MySQL";
 
 impl MysqlStoreOptions {
-    /// Tables that are missing are created.
+    /// The default options: missing tables are created, and the timeout is 5 seconds.
     pub const fn new() -> Self {
         Self {
             creates_tables: true,
@@ -77,11 +77,11 @@ impl MysqlStoreOptions {
     }
 
     setters! { const:
-        /// Whether tables that are missing are created. Otherwise [`MysqlStore::schema`] must have been run.
+        /// Whether missing tables are created. Otherwise [`MysqlStore::schema`] must have been run.
         pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
 
-        /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
-        /// up, and another one is made. What was sent may still be carried out.
+        /// The longest time to make a connection, and to wait for an answer: 5 seconds by default. After that, the connection is
+        /// given up, and another one is made. Statements that were sent may still be carried out.
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
@@ -89,7 +89,7 @@ impl MysqlStoreOptions {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if that is no address.
+    /// [`StoreError::Unreachable`] if the text is not such an address.
     pub fn open(self, url: &str) -> Result<MysqlStore, StoreError> {
         match Opts::from_url(url) {
             Ok(opts) => Ok(self.open_with(opts)),
@@ -97,7 +97,7 @@ impl MysqlStoreOptions {
         }
     }
 
-    /// A store with these options of mysql_async. Its features have TLS. It does not connect yet.
+    /// A store with these options of mysql_async. The features of that crate provide TLS. The store does not connect yet.
     #[must_use]
     pub fn open_with(self, opts: Opts) -> MysqlStore {
         let name = format!(
@@ -131,7 +131,7 @@ impl MysqlStore {
         MysqlStoreOptions::new().open(url)
     }
 
-    /// The statements that create the tables. They change nothing where the tables exist.
+    /// The statements that create the tables. They change nothing if the tables exist.
     ///
     /// ```
     /// println!("{}", tollgate::store::MysqlStore::schema());
@@ -160,11 +160,12 @@ impl Store for MysqlStore {
     }
 
     fn call(&self, of: Call) -> StoreFuture<Reply> {
-        // The statement runs in a task, because a connection whose answer is not awaited could not be used again.
+        // The statement runs in a task, because a connection whose answer was not awaited could not be used again.
         in_task(&self.server, |server, awaited| call(server, of, awaited))
     }
 
-    /// Notifies of releases in this process, and returns `false`, because it does not see those in other processes.
+    /// Notifies the listener of releases in this process. Returns `false`, because the store does not see releases in other
+    /// processes.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.server.listeners.add(limiter, listener);
         false

@@ -20,20 +20,20 @@ use server::{Connector, ID, Messages, PostgresServer, SCHEMA, follow, unknown};
 mod messages;
 mod server;
 
-/// A store in PostgreSQL 11 or later. Clones share it.
+/// A store in PostgreSQL 11 or later. Clones share the store.
 ///
-/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if
-/// it changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant that is a round
-/// trip earlier. Its leases then end that much later in the server. Where several processes write a key at the same time, a call
-/// locks its row. The cache of known keys takes 64 MiB at most.
+/// Time is that of the server's clock. A call takes one round trip if no other process has written the key since this process
+/// did, or if the call changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant
+/// one round trip earlier. Its leases then end that much later on the server. If several processes write a key at the same time,
+/// a call locks the row of the key. The cache of known keys takes 64 MiB at most.
 ///
-/// A connection is made for the first call, and anew when it breaks; many calls at a time have up to three more, those of contended
-/// keys up to four, and listeners one. Calls must be made in a tokio runtime with `enable_all`.
+/// The first call makes a connection, which is replaced when it breaks. Many concurrent calls have up to three more connections,
+/// calls for contended keys up to four, and listeners one. Calls must be made in a tokio runtime with `enable_all`.
 ///
-/// Places that come back are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that: their waiters poll.
+/// Released places are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that, so their waiters poll.
 ///
-/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
-/// are not kept. Each call rewrites a sliding log, in about ten bytes an entry.
+/// For a token bucket or a throttle, a [settlement](crate::Permit::settle) below the charge refunds nothing, because past grants
+/// are not kept. Each call rewrites a sliding log, with about ten bytes for each entry.
 ///
 /// # Examples
 ///
@@ -48,7 +48,7 @@ pub struct PostgresStore {
     server: Arc<PostgresServer>,
 }
 
-/// How a [`PostgresStore`] is opened.
+/// Options for opening a [`PostgresStore`].
 ///
 /// ```no_run
 /// use tollgate::store::PostgresStoreOptions;
@@ -70,7 +70,7 @@ impl Default for PostgresStoreOptions {
 }
 
 impl PostgresStoreOptions {
-    /// Tables that are missing are created.
+    /// The default options: missing tables are created, and the timeout is 5 seconds.
     pub const fn new() -> Self {
         Self {
             creates_tables: true,
@@ -79,11 +79,11 @@ impl PostgresStoreOptions {
     }
 
     setters! { const:
-        /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
+        /// Whether missing tables are created. Otherwise [`PostgresStore::schema`] must have been run.
         pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
 
-        /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
-        /// up, and another one is made. What was sent may still be carried out.
+        /// The longest time to make a connection, and to wait for an answer: 5 seconds by default. After that, the connection is
+        /// given up, and another one is made. Statements that were sent may still be carried out.
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
@@ -91,7 +91,7 @@ impl PostgresStoreOptions {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if that is no address.
+    /// [`StoreError::Unreachable`] if the text is not such an address.
     pub fn open(self, url: &str) -> Result<PostgresStore, StoreError> {
         match url.parse() {
             Ok(config) => Ok(self.open_with(config, NoTls)),
@@ -99,7 +99,7 @@ impl PostgresStoreOptions {
         }
     }
 
-    /// A store at this address, with TLS as one of the crates for tokio-postgres does it. It does not connect yet.
+    /// A store at this address, with TLS from one of the crates for tokio-postgres. It does not connect yet.
     pub fn open_with<T>(self, config: Config, tls: T) -> PostgresStore
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
@@ -152,7 +152,7 @@ impl PostgresStore {
         PostgresStoreOptions::new().open(url)
     }
 
-    /// The statements that create the tables. They change nothing where the tables exist.
+    /// The statements that create the tables. They change nothing if the tables exist.
     ///
     /// ```
     /// println!("{}", tollgate::store::PostgresStore::schema());
@@ -236,7 +236,8 @@ impl Store for PostgresStore {
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
         let limiter = Arc::clone(limiter);
         in_task(&self.server, async move |server, _| {
-            // Unlike `IN`, an array is made once: a plan that makes the list several times would delete more than `max`.
+            // Unlike the list of `IN`, an array is evaluated once. A plan that evaluates the list several times would delete more
+            // than `max` rows.
             let delete = "DELETE FROM tollgate_keys WHERE id = ANY(ARRAY(SELECT id FROM tollgate_keys WHERE id > sha256($1) \
                           AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
                           AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED))";

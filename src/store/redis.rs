@@ -23,16 +23,16 @@ use connections::{Connections, answer_error, call_error, connect_error, is_unkno
 use names::{NAME, Names};
 use script::{MAX_LIMITS, PolicyScript};
 
-/// A store in Redis or Valkey, from version 5 on. Clones share it.
+/// A store in Redis or Valkey, from version 5 on. Clones share the store.
 ///
-/// It makes no connection before its first call. It then makes one for each tokio runtime that calls, and makes it anew when it has
-/// broken or has not answered in time. Calls outside a runtime fail. It never sends a call twice, except where the server did not know
-/// the script, and so has not run it. After the server was restarted, the first call of a runtime may fail with
-/// [`Unanswered`](StoreError::Unanswered): it finds out that the connection is broken.
+/// The store makes no connection before its first call. It then makes one for each tokio runtime that calls, and replaces a
+/// connection that has broken or has not answered in time. Calls outside a runtime fail. A call is never sent twice, unless the
+/// server did not know the script, and so has not run it. After a restart of the server, the first call of a runtime may fail
+/// with [`Unanswered`](StoreError::Unanswered), because that call detects the broken connection.
 ///
 /// A call is one script on the server, by the server's clock. The script is assembled from the limits of a policy, with their
-/// numbers in it. What is kept for a key of a limiter are at most three keys of Redis, and one more for each sliding log:
-/// `prefix:{limiter:key}`, where the braces hold them together in a cluster. All of them expire when their state no longer
+/// numbers in it. A key of a limiter takes at most three keys of Redis, and one more for each sliding log. Their names begin with
+/// `prefix:{limiter:key}`, where the braces keep them together in a cluster. All of them expire when their state no longer
 /// matters. A denial writes nothing, unless a [`Penalty`](crate::Penalty) counts it.
 ///
 /// # What is exact
@@ -41,30 +41,31 @@ use script::{MAX_LIMITS, PolicyScript};
 /// that are not below 2^52 (of a rate: the burst times the nanoseconds of its period, by their common divisors) are
 /// [`Unsupported`](StoreError::Unsupported), and so are policies of more than 16 limits.
 ///
-/// | limit | there | time for a call |
+/// | limit | supported | time for a call |
 /// |---|---|---|
 /// | [`Throttle`](crate::Throttle), [`TokenBucket`](crate::TokenBucket) | any rate, without drift | constant |
 /// | the same, [refilled each period](crate::TokenBucket::refill_each_period) | periods in whole microseconds, counted from 1970 | constant |
 /// | [`FixedWindow`](crate::FixedWindow) | periods in whole microseconds; [`Align::Creation`](crate::Align::Creation) is the wall clock | constant |
-/// | [`SlidingWindow::log`](crate::SlidingWindow::log) | any period | by the grants that expire, or that a denial waits for |
+/// | [`SlidingWindow::log`](crate::SlidingWindow::log) | any period | grows with the grants that expire, or that a denial waits for |
 /// | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | periods in whole microseconds, below 200 days; the grid counts from 1970 | constant |
 /// | [`Penalty`](crate::Penalty) | periods and bans in whole microseconds | constant |
-/// | [`MaxConcurrency`](crate::MaxConcurrency) | any, unless it [adapts](crate::Adapt), which is unsupported | by the leases that come and go |
+/// | [`MaxConcurrency`](crate::MaxConcurrency) | any, unless it [adapts](crate::Adapt), which is unsupported | grows with the leases that are granted and returned |
 ///
-/// A rate refunds only what the time since the grant cannot have refilled of that cost alone. A debt is cut off at 2^52 parts of a unit,
-/// that of a counter at 4,294,967,295 units. Where two limits stop a request until the same microsecond, the first is named.
+/// A rate refunds only the part of a cost that cannot have been refilled since the grant. A debt is cut off at 2^52 parts of a
+/// unit, and for a counter at 4,294,967,295 units. If two limits stop a request until the same microsecond, the first is
+/// reported.
 ///
 /// A lease that expires when no call comes is not counted as [reclaimed](crate::store::Reply::reclaimed) if nothing else of its key
 /// is kept.
 ///
 /// # Server
 ///
-/// A store speaks to one server. In a Redis Cluster, that is one node: the keys of other nodes are
-/// [`Refused`](StoreError::Refused). The names and the scripts are fit for a cluster, all keys of a call being in one slot.
+/// A store connects to one server. In a Redis Cluster, that is one node: calls for keys of other nodes fail with
+/// [`Refused`](StoreError::Refused). The names and the scripts are suitable for a cluster: all keys of a call are in one slot.
 ///
-/// A limiter trusts what the server keeps. So a server should neither evict keys with an expiry (`maxmemory-policy noeviction`), nor
-/// lose writes when it fails: an asynchronous replica that takes over may have missed grants, which are then granted again. A clock
-/// that steps back stands still for each key that is in use.
+/// A limiter relies on the data of the server. So the server should not evict keys with an expiry (`maxmemory-policy
+/// noeviction`), nor lose writes when it fails: an asynchronous replica that takes over may have missed grants, which are then
+/// granted again. If the server's clock steps back, time stands still for each key in use until the clock has caught up.
 ///
 /// # Examples
 ///
@@ -93,7 +94,7 @@ struct RedisShared {
     scripts: PolicyCache<PolicyScript>,
 }
 
-/// The options of a [`RedisStore`]. See there for an example.
+/// The options of a [`RedisStore`], which has an example.
 #[must_use = "build() makes the store"]
 pub struct RedisStoreBuilder {
     client: Result<Client, RedisError>,
@@ -101,7 +102,7 @@ pub struct RedisStoreBuilder {
     timeout: Duration,
 }
 
-// Without the client, which has the password.
+// The client is left out, because it has the password.
 debug_fields! { RedisStoreBuilder, |builder| prefix = builder.prefix, timeout = builder.timeout }
 
 impl RedisStoreBuilder {
@@ -114,20 +115,20 @@ impl RedisStoreBuilder {
     }
 
     setters! {
-        /// What the names of all keys and channels begin with: any text. The default is `tollgate`.
+        /// The prefix of the names of all keys and channels: any text. The default is `tollgate`.
         pub prefix(prefix: impl Into<String>) => prefix = prefix.into();
 
-        /// How long a call may take, with the connection if there is none yet. The default is 500 ms.
+        /// How long a call may take, including the time to connect. The default is 500 ms.
         ///
-        /// After that, it fails with [`StoreError::Unanswered`] if it was sent; the server may still carry it out.
+        /// After that, a call that was sent fails with [`StoreError::Unanswered`]; the server may still carry it out.
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
-    /// The store. It makes no connection yet.
+    /// Makes the store. It makes no connection yet.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is no address of a Redis server.
+    /// [`StoreError::Unreachable`] if the text is not the address of a Redis server.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         let client = self.client.map_err(|error| connect_error(NAME, error))?;
         let shared = RedisShared {
@@ -147,7 +148,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is no address of a Redis server.
+    /// [`StoreError::Unreachable`] if the text is not the address of a Redis server.
     pub fn connect(address: impl IntoConnectionInfo) -> Result<Self, StoreError> {
         Self::builder(address).build()
     }
@@ -157,7 +158,7 @@ impl RedisStore {
         RedisStoreBuilder::new(Client::open(address))
     }
 
-    /// A store where this client of the crate [`redis`](https://docs.rs/redis) 1 connects to, for instance with TLS.
+    /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with TLS.
     ///
     /// ```
     /// use tollgate::store::RedisStore;
@@ -220,7 +221,7 @@ impl Store for RedisStore {
             let failed = |error| call_error(store, state, error);
             let by = shared.connections.deadline();
             let mut answer = shared.connections.send(&cmd, by).await?;
-            // A script that the server does not know never ran, so the call may be sent again.
+            // A script that the server does not know has not run, so the call may be sent again.
             if answer.as_ref().is_err_and(is_unknown_script) {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(&script.text);
@@ -241,9 +242,9 @@ impl Store for RedisStore {
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
         let (shared, limiter) = (Arc::clone(&self.shared), Arc::clone(limiter));
         Box::pin(async move {
-            /// How many keys of any kind one command looks at.
+            /// How many keys of any kind one command scans.
             const STEP: usize = 1_000;
-            /// How many commands are sent for a page at most. The page may then be empty.
+            /// The most commands that are sent for a page. After that many, the page may be empty.
             const STEPS: usize = 100;
             let pattern = shared.names.pattern(&limiter);
             let mut page = KeyPage {

@@ -16,25 +16,25 @@ use crate::strategy::Moment;
 
 /// Decides calls by the rules of this crate, for a [`Store`](super::Store) on any engine that keeps bytes.
 ///
-/// A call is decided on the [state of its key](KeyState). The engine must see to it that nothing comes between the reading of that state and
-/// the writing of the next one: by a lock of the row, a transaction, or compare-and-swap. The SQL stores of this crate are made so.
-/// [`Store`](super::Store) has an example.
+/// A call is decided on the [state of its key](KeyState). The engine must ensure that no other write comes between reading that
+/// state and writing the next one: by a lock of the row, a transaction, or compare-and-swap. The SQL stores of this crate work in
+/// this way. [`Store`](super::Store) has an example.
 ///
-/// A [settlement](crate::Permit::settle) below its charge gives nothing back to a token bucket or a throttle, because the bytes do not keep
-/// their past grants: too little is refunded, never too much.
+/// For a token bucket or a throttle, a [settlement](crate::Permit::settle) below its charge refunds nothing, because the bytes do
+/// not keep past grants: too little is refunded, never too much.
 pub struct Rules {
     store: String,
     policies: PolicyCache<PolicyRules>,
 }
 
-/// What is kept for a key.
+/// The state that a store keeps for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyState {
-    /// The limits and the leases. Empty bytes mean the same as no state. Only [`Rules`] reads it. Another version of this crate may
-    /// refuse it as [damaged](StoreError::Damaged).
+    /// The limits and the leases. Empty bytes mean the same as no state. Only [`Rules`] reads them. Another version of this crate
+    /// may refuse them as [damaged](StoreError::Damaged).
     pub bytes: Vec<u8>,
-    /// From this instant on it can be deleted, in nanoseconds since 1970: nothing of it matters any more, if no further call comes. An
-    /// engine that counts in longer units rounds it up.
+    /// From this instant on the state can be deleted, in nanoseconds since 1970: it no longer matters if no further call comes.
+    /// An engine that counts in longer units rounds the instant up.
     pub expires_at: u64,
 }
 
@@ -42,16 +42,16 @@ pub struct KeyState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decided {
-    /// The reply, once `state` is written.
+    /// The reply, which is valid once `state` is written.
     pub reply: Reply,
-    /// What is to be written for the key; `None` if nothing has changed. A call that grants nothing can have changed something: it
-    /// raises a penalty, and a key that was new and has a [bucket that starts low](crate::TokenBucket::initial) fills from then on.
+    /// The state to write for the key; `None` if nothing has changed. A call that grants nothing can also change the state: it
+    /// raises a penalty, and a new key with a [bucket that starts low](crate::TokenBucket::initial) fills from then on.
     pub state: Option<KeyState>,
-    /// Whether places came back: the [listeners](super::Store::listen) should be notified once `state` is written.
+    /// Whether places were released. If so, notify the [listeners](super::Store::listen) once `state` is written.
     pub released: bool,
 }
 
-/// What a store has made from the policies of recent calls.
+/// A cache of data that a store has made from the policies of recent calls.
 #[derive(Debug)]
 pub(super) struct PolicyCache<T>(Lock<HashMap<Policy, Arc<T>>>);
 
@@ -74,8 +74,8 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Policy`] if it is invalid; [`StoreError::Unsupported`] if it has a concurrency that adapts, which learns from the work
-    /// of one process.
+    /// [`StoreError::Policy`] if it is invalid; [`StoreError::Unsupported`] if it has a concurrency that adapts, which follows
+    /// the work of one process.
     pub fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
         super::check_supported(&self.store, policy)?;
         self.policy_rules(policy).map(drop)
@@ -87,15 +87,16 @@ impl Rules {
         &self.store
     }
 
-    /// Decides a call on the state of its key. `now` is in nanoseconds since 1970, by a clock that all callers of the store share as far
-    /// as they can: at best the clock of its server, read under the lock. It is 0 to 2^64 - 2; a clock that steps back stands still.
+    /// Decides a call on the state of its key. `now` is in nanoseconds since 1970, by a clock that all callers of the store share
+    /// as far as possible, ideally the clock of its server, read under the lock. It is 0 to 2^64 - 2. If the clock steps back,
+    /// time stands still.
     ///
-    /// Where this returns an error, nothing is to be written.
+    /// After an error, write nothing.
     ///
     /// # Errors
     ///
-    /// [`StoreError::TooLate`], [`StoreError::PolicyDiffers`], [`StoreError::Policy`], and [`StoreError::Damaged`] if these are no bytes
-    /// of [`Decided::state`].
+    /// [`StoreError::TooLate`], [`StoreError::PolicyDiffers`], [`StoreError::Policy`], and [`StoreError::Damaged`] if the bytes
+    /// are not those of a [`Decided::state`].
     ///
     /// # Examples
     ///
@@ -134,8 +135,8 @@ impl Rules {
             policy.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
         let brings = call.returns.len() + call.settlements.len() + call.renewals.len();
         let expires_at = ledger.forgettable_at();
-        // A bucket that starts low fills from the first call on, whatever the answer to that call was. If nothing were kept of
-        // it, each call would find a new bucket.
+        // A bucket that starts low fills from the first call on, whatever the answer to that call was. If the state were not
+        // kept, each call would find a new bucket.
         let begins = state.is_none() && expires_at > now;
         let changed = reply.granted > 0
             || reply.reclaimed > 0
@@ -163,7 +164,7 @@ impl Rules {
         })
     }
 
-    /// Reads the ledger. Also returns whether it has gone on with another policy.
+    /// Reads the ledger. Also returns whether it was continued under another policy.
     fn read(
         &self,
         policy: &PolicyRules,
@@ -185,10 +186,10 @@ impl Rules {
 }
 
 impl<T> PolicyCache<T> {
-    /// The most policies that are kept, which is more than a program has.
+    /// The most policies that are kept, which is more than a program is expected to have.
     const MAX: usize = 1_000;
 
-    /// Returns what was made from this policy. If nothing was, `make` makes it now.
+    /// Returns the data made from this policy. If there is none yet, `make` makes it now.
     pub(super) fn get(
         &self,
         policy: &Policy,

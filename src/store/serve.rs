@@ -28,9 +28,9 @@ pub(super) struct ServedListeners {
 }
 
 impl ServedListeners {
-    /// Adds a listener. If no task receives messages, a new one begins to: it runs the futures that `follow` makes, one after another.
-    /// Each of them connects to the server, and passes messages on until the connection breaks or no listener is left. Returns whether
-    /// the task runs.
+    /// Adds a listener. If no task receives messages, a new one is started. It runs the futures that `follow` makes, one after
+    /// another. Each future connects to the server, and passes messages on until the connection breaks or no listener is left.
+    /// Returns whether the task runs.
     pub(super) fn add<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         limiter: &Arc<str>,
@@ -59,7 +59,7 @@ impl ServedListeners {
         }
     }
 
-    /// Whether a listener is left. If not, the task ends, and the next listener is served by another one.
+    /// Whether a listener is left. If not, the task ends, and another task serves the next listener.
     fn is_wanted(&self) -> bool {
         let mut is_served = self.is_served.lock();
         *is_served = !self.listeners.limiters().is_empty();
@@ -67,9 +67,9 @@ impl ServedListeners {
     }
 }
 
-/// Runs the future that `task` makes in the caller's runtime, so that a task that waits there is woken without another thread between.
-/// If there is no runtime, or it has no threads of its own and so might not be polled, the future runs in the background. If the
-/// runtime ends before the future, another one is made and runs in the background. Returns whether it runs.
+/// Runs the future that `task` makes in the caller's runtime, so that no other thread is needed to wake a waiter there. If there
+/// is no runtime, or it has no threads of its own and so might not be polled, the future runs in the background. If the runtime
+/// ends before the future, `task` makes another future, which runs in the background. Returns whether the future runs.
 fn serve<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F + Send + 'static) -> bool {
     let Some(background) = background() else {
         return false;

@@ -1,5 +1,5 @@
-//! What the SQL stores have in common: one row for each key, with its [state](KeyState). The [rules](super::Rules) of this crate
-//! decide, while the store holds the lock of the row.
+//! The common parts of the SQL stores: one row for each key, with its [state](KeyState). The [rules](super::Rules) of this crate
+//! decide, on a row that no other call changes meanwhile.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod pool;
@@ -14,8 +14,8 @@ use crate::error::StoreError;
 /// The version of the tables. A store refuses a later one.
 pub(super) const SCHEMA_VERSION: i64 = 1;
 
-/// Microseconds for which an expired row is spared: a caller that comes back soon updates it, which is cheaper than to insert it
-/// again.
+/// How long an expired row is kept, in microseconds. A later call for the key then updates the row, which is cheaper than
+/// inserting it again.
 pub(super) const SPARED_MICROS: i64 = 10_000_000;
 
 /// Whether the tables are missing and must be created. `found` is their version.
@@ -49,7 +49,7 @@ pub(super) fn read_state(expires: i64, bytes: Vec<u8>) -> KeyState {
     }
 }
 
-/// The expiry as a row has it: in microseconds since 1970, rounded up.
+/// The expiry as stored in a row: in microseconds since 1970, rounded up.
 pub(super) fn expires(state: &KeyState) -> i64 {
     state.expires_at.div_ceil(1_000) as i64 // far below 2^63
 }
@@ -59,8 +59,8 @@ pub(super) fn rows(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }
 
-/// The page of these rows, each with its place in the order and its key. `max` rows were asked for: if there are as many, another page
-/// begins behind the last one.
+/// The page of these rows, each with its place in the order and its key. At most `max` rows were selected. If there are `max`
+/// rows, another page begins after the last one.
 pub(super) fn page(found: Vec<(Vec<u8>, Vec<u8>)>, max: usize) -> KeyPage {
     let last = found.last().filter(|_| found.len() == max);
     KeyPage {
@@ -69,7 +69,7 @@ pub(super) fn page(found: Vec<(Vec<u8>, Vec<u8>)>, max: usize) -> KeyPage {
     }
 }
 
-/// Two digits a byte.
+/// The bytes in hexadecimal, two digits for each.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) fn hex_digits(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);

@@ -19,16 +19,16 @@ use crate::policy::Policy;
 
 const SCHEMA: &str = include_str!("sqlite.sql");
 
-/// A store in an SQLite file, for the processes of one host. It survives restarts. Clones share it.
+/// A store in an SQLite file, for the processes of one host. The limits survive restarts. Clones share the store.
 ///
-/// Each store has a thread of its own with one connection, which carries out the calls in order; those that wait share a
-/// transaction. Processes take turns by the file's lock (`BEGIN IMMEDIATE`, in WAL mode). The file must be on a local disk: network
-/// file systems do not lock reliably. The clock is the host's.
+/// Each store has a thread of its own with one connection. The thread carries out the calls in order; waiting calls share a
+/// transaction. Processes take turns by the file's lock (`BEGIN IMMEDIATE`, in WAL mode). The file must be on a local disk:
+/// network file systems do not lock reliably. The clock is the host's.
 ///
-/// Waiters in this process are notified of released places; those of other processes poll.
+/// Waiters in this process are notified of released places; waiters in other processes poll.
 ///
 /// Each call rewrites the state of its key: a few dozen bytes, and about ten for each live lease and each entry of a sliding log.
-/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
+/// For a token bucket or a throttle, a [settlement](crate::Permit::settle) below the charge refunds nothing, because past grants
 /// are not kept.
 ///
 /// # Examples
@@ -55,7 +55,7 @@ struct SqliteShared {
     listeners: Listeners,
 }
 
-/// How an [`SqliteStore`] is opened.
+/// Options for opening an [`SqliteStore`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,8 +81,8 @@ pub struct SqliteStoreOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SqliteSynchronous {
-    /// At checkpoints. A process that ends or is killed loses nothing. After a power failure the last calls may be forgotten, and
-    /// what they took is granted again.
+    /// At checkpoints. A process that ends or is killed loses nothing. After a power failure the last calls may be lost, and
+    /// their units are granted again.
     #[default]
     Normal,
     /// At each transaction: a call that was answered survives a power failure.
@@ -96,7 +96,7 @@ impl Default for SqliteStoreOptions {
 }
 
 impl SqliteStoreOptions {
-    /// [`SqliteSynchronous::Normal`], a busy timeout of 5 seconds, and tables that are created where they are missing.
+    /// [`SqliteSynchronous::Normal`], a busy timeout of 5 seconds, and missing tables are created.
     pub const fn new() -> Self {
         Self {
             synchronous: SqliteSynchronous::Normal,
@@ -109,20 +109,20 @@ impl SqliteStoreOptions {
         /// When SQLite waits for the disk.
         pub synchronous(synchronous: SqliteSynchronous) => synchronous = synchronous;
 
-        /// How long a transaction waits for those of other processes, in whole milliseconds, up to 24 days. A call that has waited for
-        /// longer is [`StoreError::Unreachable`].
+        /// How long a transaction waits for transactions of other processes, in whole milliseconds, up to 24 days. A call that
+        /// would wait longer fails with [`StoreError::Unreachable`].
         pub busy_timeout(busy_timeout: Duration) => busy_timeout = busy_timeout;
 
-        /// Whether tables that are missing are created. Otherwise [`SqliteStore::schema`] must have been run.
+        /// Whether missing tables are created. Otherwise [`SqliteStore::schema`] must have been run.
         pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
     }
 
-    /// Opens the file, or creates it, and starts the store's thread. It blocks while the file is opened.
+    /// Opens the file, or creates it, and starts the store's thread. This blocks while the file is opened.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the file cannot be opened, [`StoreError::Refused`] if it cannot be written or has no tables,
-    /// [`StoreError::Damaged`] if it is no database, and [`StoreError::NewerSchema`].
+    /// [`StoreError::Unreachable`] if the file cannot be opened, [`StoreError::Refused`] if it cannot be written or has no
+    /// tables, [`StoreError::Damaged`] if it is not a database, and [`StoreError::NewerSchema`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         let name = path.as_ref().display().to_string();
         let worker = Worker::open(path.as_ref(), &self)?;
@@ -141,7 +141,7 @@ impl SqliteStoreOptions {
 }
 
 impl SqliteStore {
-    /// Opens the file, or creates it, with the default [options](SqliteStoreOptions). It blocks while the file is opened.
+    /// Opens the file, or creates it, with the default [options](SqliteStoreOptions). This blocks while the file is opened.
     ///
     /// See the [type's example](SqliteStore#examples).
     ///
@@ -152,7 +152,7 @@ impl SqliteStore {
         SqliteStoreOptions::new().open(path)
     }
 
-    /// The statements that create the tables. They change nothing where the tables exist.
+    /// The statements that create the tables. They change nothing if the tables exist.
     ///
     /// ```
     /// println!("{}", tollgate::store::SqliteStore::schema());
@@ -162,7 +162,7 @@ impl SqliteStore {
         SCHEMA
     }
 
-    /// Orders the step from the thread, which does it even if the future is dropped. `committed` is called after the commit.
+    /// Sends the step to the thread, which runs it even if the future is dropped. `committed` is called after the commit.
     fn order<T: Send + 'static>(
         &self,
         mut step: impl FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -218,7 +218,8 @@ impl Store for SqliteStore {
         Box::pin(async move { decided.await?.map(|decided| decided.reply) })
     }
 
-    /// Notifies of releases in this process, and returns `false`, because it does not see those in other processes.
+    /// Notifies the listener of releases in this process. Returns `false`, because the store does not see releases in other
+    /// processes.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.shared.listeners.add(limiter, listener);
         false
@@ -255,18 +256,18 @@ impl Store for SqliteStore {
     }
 }
 
-/// The most jobs that share a transaction, for which other processes wait.
+/// The most jobs that share a transaction. Other processes wait for the transaction.
 const MAX_TOGETHER: usize = 128;
 
-/// Expired rows are looked for after so many jobs: more are deleted than the jobs can have made.
+/// The number of jobs after which a purge looks for expired rows. A purge deletes more rows than so many jobs can make.
 const PURGED_EVERY: usize = 256;
 
 /// A job of the thread.
 type Job = Box<dyn FnMut(JobStage<'_>) -> rusqlite::Result<()> + Send>;
 
-/// What the thread calls a job for.
+/// The stage for which the thread calls a job.
 enum JobStage<'a> {
-    /// The job does its step in this transaction. It may do it again, in another transaction, if this one fails.
+    /// The job does its step in this transaction. If the transaction fails, the job may do the step again in another one.
     Step(&'a Transaction<'a>),
     /// The transaction has ended.
     End(Result<(), StoreError>),
@@ -284,7 +285,7 @@ impl Worker {
         let store = path.display().to_string();
         let failed = |error| not_done(&store, error);
         let until = Instant::now() + options.busy_timeout;
-        // To change to WAL, a connection must be the only one, and SQLite does not always wait for that.
+        // The change to WAL needs a connection to be the only one, and SQLite does not always wait for that.
         let mut connection = loop {
             match connect(path, options) {
                 Err(error) if is_busy(&error) && Instant::now() < until => {
@@ -319,7 +320,7 @@ impl Worker {
         }
     }
 
-    /// Carries out jobs in one transaction. If that fails on account of one of them, each is tried alone.
+    /// Carries out jobs in one transaction. If that fails because of one job, each job is tried alone.
     fn carry_out(&mut self, mut jobs: Vec<Job>) {
         let mut commits = false;
         let ended = self.steps(&mut jobs).and_then(|transaction| {
@@ -343,7 +344,7 @@ impl Worker {
         }
     }
 
-    /// Does the jobs in a transaction, and now and then a purge.
+    /// Does the jobs in a transaction, and at intervals a purge.
     fn steps(&mut self, jobs: &mut [Job]) -> rusqlite::Result<Transaction<'_>> {
         let transaction = self
             .connection
@@ -423,7 +424,7 @@ fn select_keys(
     max: usize,
 ) -> rusqlite::Result<KeyPage> {
     let max = max.max(1);
-    // The next page begins behind the last key. No key is below the empty one.
+    // The next page begins after the last key. No key is below the empty one.
     let mut select = transaction.prepare_cached(
         "SELECT k, k FROM tollgate_keys WHERE limiter = ?1 AND k >= ?2 AND (k > ?2 OR ?3) AND expires > ?4 ORDER BY k LIMIT ?5",
     )?;
@@ -460,7 +461,7 @@ fn now() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The same in microseconds.
+/// The clock of the host, in microseconds since 1970.
 fn now_micros() -> i64 {
     (now() / 1_000) as i64 // far below 2^63
 }

@@ -1,5 +1,5 @@
-//! What is asked of every store, and the tests of each store. The limiters of a test have names that no other test has, so that a
-//! server can be shared.
+//! Common parts of the tests of stores, and the tests of each store. The limiters of a test have names that no other test has, so
+//! that tests can share a server.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod contended;
@@ -52,7 +52,7 @@ fn take(limiter: &Arc<str>, policy: &str, count: u64) -> Call {
     call
 }
 
-/// A test of stores that do not see releases in other processes.
+/// A test for stores that do not see releases in other processes.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 async fn releases_in_this_process_reach_listeners(store: &impl Store) {
     let limiter = unique("listened");

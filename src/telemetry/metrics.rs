@@ -1,4 +1,4 @@
-//! Metrics: an observer that counts, and a reporter of what is read from snapshots.
+//! Metrics: an observer that counts events, and a reporter that reads snapshots.
 
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ use crate::observe::{LimiterEvent, ObservedKey, Observer};
 use crate::shared::SharedLimiter;
 use crate::snapshot::LimiterSnapshot;
 
-/// What the observer counts.
+/// The counters of the observer, each with its description.
 const EVENTS: &[(&str, &str)] = &[
     (
         "tollgate_denied_total",
@@ -72,7 +72,7 @@ const EVENTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the reporter sets.
+/// The metrics that the reporter sets, each with its description.
 const NUMBERS: &[(&str, &str)] = &[
     ("tollgate_granted_total", "grants, also refunded ones"),
     ("tollgate_refunded_total", "grants that were undone"),
@@ -104,8 +104,8 @@ fn describe(metrics: &[(&'static str, &'static str)]) {
     }
 }
 
-/// Counts what happens in limiters, and how long requests wait. The [module](crate::telemetry) has a table of the metrics, of which this
-/// counts those of the observer; a [`MetricsReporter`] sets the others.
+/// Counts what happens in limiters, and how long requests wait. The [module](crate::telemetry) has a table of the metrics. This
+/// type sets those of the observer; a [`MetricsReporter`] sets the others.
 ///
 /// # Examples
 ///
@@ -113,7 +113,7 @@ fn describe(metrics: &[(&'static str, &'static str)]) {
 /// use tollgate::telemetry::{MetricsObserver, MetricsReporter};
 /// use tollgate::{KeyedLimiter, Limiter};
 ///
-/// // After the recorder, for instance that of `metrics-exporter-prometheus`, was installed:
+/// // First install a recorder, for instance that of `metrics-exporter-prometheus`.
 /// let metrics = MetricsObserver::new();
 /// let search = Limiter::builder("8 concurrent").name("search").observer(metrics.clone()).build()?;
 /// let users = KeyedLimiter::<u64>::builder("100/min").name("users").observer(metrics.clone()).build()?;
@@ -130,7 +130,7 @@ pub struct MetricsObserver {
 type KeyLabel = dyn Fn(ObservedKey<'_>) -> String + Send + Sync;
 
 impl MetricsObserver {
-    /// Describes the metrics to the present recorder, and counts for whichever is the recorder at an event.
+    /// Describes the metrics to the present recorder. Each event is counted by the recorder that is installed at that time.
     #[must_use]
     pub fn new() -> Self {
         describe(EVENTS);
@@ -138,8 +138,8 @@ impl MetricsObserver {
         Self { key_label: None }
     }
 
-    /// Adds a label `key` to the metrics of keys, which `label` makes of a key. Each text that it returns is kept for ever by most
-    /// recorders, so it must return few different ones: the plan of a customer, not the customer.
+    /// Adds a label `key` to the metrics of keys: the text that `label` returns for a key. Most recorders keep each text for
+    /// ever, so `label` must return few different texts: the plan of a customer, not the customer.
     ///
     /// ```
     /// use tollgate::telemetry::MetricsObserver;
@@ -224,7 +224,7 @@ impl Observer for MetricsObserver {
             EventKind::TooManyKeys => ("tollgate_refused_keys_total", Vec::new()),
             EventKind::StreamEnded { .. } => ("tollgate_streams_ended_total", Vec::new()),
             EventKind::StoreDown { .. } => ("tollgate_store_failures_total", Vec::new()),
-            // A reporter shows what they change.
+            // The metrics of the reporter show the effect of these events.
             EventKind::LimitMoved { .. }
             | EventKind::Resumed { .. }
             | EventKind::Closed
@@ -250,7 +250,7 @@ fn limiter_label(name: Option<&Arc<str>>) -> Label {
     Label::new("limiter", name)
 }
 
-/// Which limit of the policy denied.
+/// The label for the limit of the policy that denied.
 fn denied_by(decision: &Decision) -> Cow<'static, str> {
     let Some((limit, index)) = decision.denied_by().zip(decision.denied_by_index()) else {
         return "none".into();
@@ -258,10 +258,10 @@ fn denied_by(decision: &Decision) -> Cow<'static, str> {
     format!("{index}/{}", limit.description().name).into()
 }
 
-/// Sets the metrics that only a snapshot has. A grant without a wait takes no lock and is no event, so grants, and what is in
-/// flight, are read from the limiters when they are collected. The [module](crate::telemetry) has a table of the metrics.
+/// Sets the metrics that only a snapshot has. A grant without a wait takes no lock and causes no event, so grants and units in
+/// flight are read from the limiters at each report. The [module](crate::telemetry) has a table of the metrics.
 ///
-/// It holds a handle of each limiter. Limiters with the same name, or without one, overwrite each other's numbers.
+/// The reporter holds a handle of each limiter. Limiters with the same name, or without one, overwrite each other's numbers.
 ///
 /// # When to report
 ///
@@ -318,8 +318,8 @@ impl MetricsReporter {
         })
     }
 
-    /// Adds a keyed limiter to the report: how many keys it knows, and its [totals](KeyedLimiter::totals), whose docs say how
-    /// long that takes.
+    /// Adds a keyed limiter to the report: the number of known keys, and the [totals](KeyedLimiter::totals), whose docs say how
+    /// long reading them takes.
     pub fn keyed<K: Hash + Eq + Clone + Send + Sync + 'static>(
         self,
         limiter: &KeyedLimiter<K>,
@@ -340,7 +340,8 @@ impl MetricsReporter {
     }
 
     /// Adds a shared limiter to the report: the [totals](SharedLimiter::totals) of this process over all keys, whether the store
-    /// answers, and of the key of the handle what this process may have in flight and whether it is paused. It calls no store.
+    /// answers, and for the handle's key how many units this process may have in flight and whether the key is paused. A report
+    /// does not call the store.
     pub fn shared(self, limiter: &SharedLimiter) -> Self {
         let (limiter, label) = (limiter.clone(), limiter_label(Some(&limiter.name().into())));
         self.and(move || {
@@ -358,8 +359,8 @@ impl MetricsReporter {
         })
     }
 
-    /// Sets the metrics to the present numbers, for the present recorder. It waits for nothing but the locks of the limiters,
-    /// each of which it holds briefly.
+    /// Sets the metrics to the present numbers, for the present recorder. It waits only for the locks of the limiters, and holds
+    /// each lock briefly.
     pub fn report(&self) {
         self.sources.iter().for_each(|source| source());
     }

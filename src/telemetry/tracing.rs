@@ -1,4 +1,4 @@
-//! An observer that makes events and spans of `tracing`.
+//! An observer that emits events and spans of `tracing`.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tracing::{debug_span, event};
 use crate::event::EventKind;
 use crate::observe::{LimiterEvent, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
 
-/// Makes events and spans of what happens in limiters. The [module](crate::telemetry) has a table of them.
+/// Emits an event for each event of a limiter, and a span for each wait. The [module](crate::telemetry) has a table of them.
 ///
-/// An event that no subscriber wants is not made. (The limiter is observed all the same, which costs what
-/// [`observer`](crate::LimiterBuilder::observer) says.)
+/// An event in which no subscriber is interested is not built. (The limiter still has an observer, with the costs that
+/// [`observer`](crate::LimiterBuilder::observer) states.)
 ///
 /// # Examples
 ///
@@ -30,18 +30,18 @@ pub struct TracingObserver {
 }
 
 impl TracingObserver {
-    /// An adapter that leaves keys out, and makes spans.
+    /// An adapter that leaves keys out, and emits spans.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     setters! {
-        /// Shows keys, in the field `key`, as `Debug` formats them. Do so where keys are no secrets.
+        /// Shows keys in the field `key`, as `Debug` formats them. Use it only where keys are not secret.
         #[must_use]
         pub with_keys() => shows_keys = true;
 
-        /// Makes no spans of waits, only events.
+        /// Emits only events, and no spans of waits.
         #[must_use]
         pub without_spans() => without_spans = true;
     }
@@ -190,7 +190,7 @@ impl Observer for TracingObserver {
     }
 }
 
-/// The span of a wait. It is closed when it is dropped.
+/// The span of a wait. Dropping it closes the span.
 struct TracedWait(tracing::Span);
 
 impl OpenWait for TracedWait {

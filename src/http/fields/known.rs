@@ -1,4 +1,4 @@
-//! Text that most answers have in common.
+//! Caches text that most responses have in common.
 
 use std::sync::OnceLock;
 
@@ -8,20 +8,20 @@ use super::values::FieldValues;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 
-/// The fields of the policies that were asked for first: most layers have one policy or few plans, and the text of one takes as long as
-/// the rest of an answer.
+/// The fields of the policies that were asked for first. Most layers have one policy or few plans, and writing the text of one
+/// policy takes as long as the rest of a response.
 #[derive(Debug, Default)]
 pub(in crate::http) struct KnownPolicies([OnceLock<KnownField>; 4]);
 
 #[derive(Debug)]
 struct KnownField {
-    /// With their capacities.
+    /// The limits of the policy, each with its capacity.
     limits: Vec<(Limit, u64)>,
     field: HeaderValue,
 }
 
 impl KnownPolicies {
-    /// The field of these limits, if it is known. Otherwise it is to be written.
+    /// The field of these limits, if it is known. Otherwise the caller writes it.
     pub(super) fn field(
         &self,
         values: &FieldValues<'_>,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::limiter::Limiter;
 
-    /// A fixed bug: an answer without limits that came first was kept for all.
+    /// A fixed bug: if the first response had no limits, its field was kept for all later ones.
     #[test]
     fn the_first_four_policies_are_written_once() {
         let known = KnownPolicies::default();

@@ -1,4 +1,4 @@
-//! Puts fields beside those that an inner layer or the application has set.
+//! Merges fields with those that an inner layer or the application has set.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("rateli
 pub(super) static GRPC_RETRY_PUSHBACK: HeaderName =
     HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The fields of a style with one limit: its limit, what remains, and its reset.
+/// The fields of a style with one limit: limit, remaining units, and reset.
 pub(super) static RATELIMIT_TRIPLE: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
@@ -30,8 +30,8 @@ pub(super) static X_RATELIMIT_TRIPLE: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Adds members to a list, in one line: not every client reads a second one. A list that is malformed, or has a member that
-/// `check` refuses, is replaced: a reader would ignore all of it, the new members too.
+/// Adds members to a list, in one line, because not every client reads a second line. A list that is malformed, or has a member
+/// that `check` refuses, is replaced: a reader would ignore the whole list, with the new members.
 pub(super) fn add_to_list(
     headers: &mut HeaderMap,
     field: &'static HeaderName,
@@ -61,7 +61,7 @@ pub(super) fn add_to_list(
     }
 }
 
-/// The dictionary of draft-07, unless a tighter one is there.
+/// Sets the dictionary of draft-07, unless a tighter one is set.
 pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Option<Tightness>) {
     let Some(tightest) = tightest else { return };
     let mut there = UpstreamQuota::default();
@@ -77,7 +77,7 @@ pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Option<Tightness
     insert(headers, &RATELIMIT, &dictionary);
 }
 
-/// Three fields, unless those of a tighter limit are there.
+/// Sets the three fields, unless those of a tighter limit are set.
 pub(super) fn set_triple(
     headers: &mut HeaderMap,
     fields: &'static [HeaderName; 3],
@@ -114,7 +114,7 @@ fn is_tighter(there: UpstreamQuota<'_>, than: Tightness) -> bool {
     })
 }
 
-/// `Retry-After`, unless a later one is there. `now` is since the Unix epoch. Returns whether it replaces an earlier one.
+/// Sets `Retry-After`, unless a later one is set. `now` is since the Unix epoch. Returns whether an earlier one was replaced.
 pub(super) fn set_retry_after(
     headers: &mut HeaderMap,
     after: u64,
@@ -137,7 +137,8 @@ pub(super) fn set_retry_after(
     replaces
 }
 
-/// `grpc-retry-pushback-ms`, rounded up, unless a later one is there, or one that is no such number, which asks the client not to retry.
+/// Sets `grpc-retry-pushback-ms`, rounded up. A later value stays, and so does a value that is no such number, which asks the
+/// client not to retry.
 pub(in crate::http) fn set_retry_pushback(headers: &mut HeaderMap, after: Duration) {
     let millis = after.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
     let is_earlier = |line: &HeaderValue| {

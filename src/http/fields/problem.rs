@@ -5,14 +5,14 @@ use http::{HeaderValue, StatusCode};
 use crate::policy::Limit;
 use crate::strategy::Guards;
 
-/// Why a request was denied, as a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4, which the body of an answer
-/// names (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
+/// Why a request was denied: a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4. The body of a response names
+/// it (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemType {
-    /// A quota is used up, that of the client or one that it shares: status 429.
+    /// A quota of the client, or one that it shares, is used up: status 429.
     QuotaExceeded,
-    /// The server has no capacity for the request at present, from any client: status 503.
+    /// The server has no capacity at present for such a request from any client: status 503.
     ReducedCapacity,
     /// The client is penalised or banned for its behaviour: status 429.
     AbnormalUsage,
@@ -22,7 +22,7 @@ impl ProblemType {
     /// The media type of a body that [`RateLimitFields::problem`](super::RateLimitFields::problem) returns, which has an example.
     pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-    /// The status of an answer with this problem, 429 or 503.
+    /// The status of a response with this problem, 429 or 503.
     ///
     /// ```
     /// use tollgate::http::ProblemType;
@@ -66,7 +66,7 @@ impl ProblemType {
         }
     }
 
-    /// Its name in the registry, for people.
+    /// The title of the type in the registry, for people to read.
     ///
     /// ```
     /// use tollgate::http::ProblemType;

@@ -2,14 +2,14 @@
 
 use http::HeaderValue;
 
-/// The most bytes that are written without an allocation: the field of two limits or three.
+/// The most bytes that are written without an allocation: a field with two or three limits.
 const SHORT: usize = 128;
 
-/// Text that is being written. It goes to the heap only when it is long, or finished.
+/// Text that is being written. It is moved to the heap only when it is long, or finished.
 pub(super) struct FieldText {
     short: [u8; SHORT],
     len: usize,
-    /// The whole text, once it is longer than that.
+    /// The whole text, once it is longer than [`SHORT`].
     long: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl FieldText {
         self.len = end;
     }
 
-    /// Writes a number after these bytes. It has at most 15 digits, as RFC 9651 allows.
+    /// Writes these bytes and a number of at most 15 digits, as RFC 9651 allows.
     #[inline(always)]
     pub(super) fn put_number(&mut self, before: &[u8], number: u64) {
         self.put(before);
@@ -67,7 +67,7 @@ impl FieldText {
         }
     }
 
-    /// The value of a field with this text. `None`: nothing was written, or what no field may have.
+    /// The value of a field with this text. `None` if nothing was written, or the text has characters that no field may have.
     pub(super) fn value(&self) -> Option<HeaderValue> {
         let text = self.as_bytes();
         if text.is_empty() {

@@ -1,4 +1,4 @@
-//! The numbers that the header fields of one answer show, and their text.
+//! The numbers that the header fields of one response show, and their text.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::policy::with_limit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Counts, Describe as _, Guards};
 
-/// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
+/// The state of the limits that one response of a server shows: as an explained grant or denial returned it, at that instant. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldValues<'a> {
@@ -31,7 +31,7 @@ getters!(FieldValues<'_> {
     /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
     /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
     ///
-    /// Where all clients share a limit, [`ProblemType::ReducedCapacity`] is the better choice for it.
+    /// For a limit that all clients share, [`ProblemType::ReducedCapacity`] is the better choice.
     pub problem_type: problem -> ProblemType,
 
     pub(super) is_denied: is_denied -> bool,
@@ -95,12 +95,14 @@ impl<'a> FieldValues<'a> {
     }
 
     setters! { const:
-        /// When to retry, where the limiter does not know: when a place of a concurrency will be released, for instance. A time that
-        /// the limiter does know is replaced. Any duration; without effect on a grant. See [`FieldValues::refused`] for an example.
+        /// When to retry, for a wait that the limiter cannot know, such as the time until a place of a concurrency is released.
+        /// It replaces a time that the limiter knows. Any duration; without effect on a grant. See [`FieldValues::refused`] for
+        /// an example.
         #[must_use]
         pub retry_after(after: Duration) => retry_after = Some(after);
 
-        /// Any duration to add to `Retry-After`, so that denied clients do not all come back at once. Draw it at random for each answer.
+        /// Any duration to add to `Retry-After`, so that denied clients do not all return at once. Draw it at random for each
+        /// response.
         ///
         /// ```
         /// use std::time::{Duration, SystemTime};
@@ -115,8 +117,9 @@ impl<'a> FieldValues<'a> {
         #[must_use]
         pub jitter(jitter: Duration) => jitter = jitter;
 
-        /// Which share of the limits the request belongs to: any bytes, for the parameter `pk` of
-        /// [`RateLimitStyle::Draft10`](super::RateLimitStyle::Draft10). It is sent to the client in base64, so it must not be a secret.
+        /// The partition of the limits that the request belongs to: any bytes, for the parameter `pk` of
+        /// [`RateLimitStyle::Draft10`](super::RateLimitStyle::Draft10). It is sent to the client in base64, so it must not be a
+        /// secret.
         ///
         /// ```
         /// use std::time::SystemTime;
@@ -135,7 +138,7 @@ impl<'a> FieldValues<'a> {
     }
 
     setters! { const:
-        /// What the next request of this client will probably cost.
+        /// The probable cost of the next request of this client.
         pub(in crate::http) cost(cost: u64) => cost = cost;
     }
 
@@ -147,7 +150,7 @@ impl<'a> FieldValues<'a> {
         self.partition_key.is_some()
     }
 
-    /// What remains of a limit. It is 0 for the limit that denied, even if a smaller request could be granted.
+    /// The remaining units of a limit: 0 for the limit that denied, even if a smaller request could be granted.
     fn remaining(&self, index: usize) -> u64 {
         if self.denied_by == Some(index) {
             0
@@ -156,16 +159,16 @@ impl<'a> FieldValues<'a> {
         }
     }
 
-    /// Seconds, rounded up, until a limit has more available, as far as that is known.
+    /// Seconds, rounded up, until a limit has more units available, as far as that is known.
     ///
-    /// While something is left it is the time until the limit is reset, because a client may conclude from `r=9000;t=1` that it is
-    /// free to send 9,000 requests each second.
+    /// While units are left, this is the time until the limit is reset. A client may conclude from `r=9000;t=1` that it may send
+    /// 9,000 requests each second.
     fn reset(&self, index: usize) -> Option<u64> {
         let status = &self.limits[index];
         if status.limit.counts_places() {
             return None;
         }
-        // A denial may ban, after the limit has said when a unit is available.
+        // A denial may start a ban after the status of the limit was read.
         let available_after = if self.is_denied && status.limit.description().bans {
             status.reset_after
         } else {
@@ -180,13 +183,13 @@ impl<'a> FieldValues<'a> {
         Some(whole_seconds(wait))
     }
 
-    /// Seconds from 1 on, and never fewer than the reset of the limit that denied.
+    /// Seconds, at least 1, and at least the reset of the limit that denied.
     pub(super) fn retry_after_seconds(&self) -> Option<u64> {
         let wait = self.retry_after.filter(|_| self.is_denied)?;
         Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
     }
 
-    /// The seconds until every limit of a grant has enough left for the next request, if one has not enough now.
+    /// The seconds until every limit of a grant has enough units for the next request. `None` if all have enough now.
     pub(super) fn spent_for(&self) -> Option<u64> {
         let wait = |status: &LimitStatus| {
             let cost = if status.limit.counts() == Counts::Cost {
@@ -206,7 +209,7 @@ impl<'a> FieldValues<'a> {
     }
 
     /// The tightest limit, for a style with one limit: the one with the smallest share left, such as the one that denied. Among
-    /// equal shares, it is the one with the latest reset. A concurrency is left out, because it has no reset.
+    /// equal shares, the limit with the latest reset is the tightest. A concurrency is left out, because it has no reset.
     pub(super) fn tightest(&self) -> Option<Tightness> {
         let of = |(index, status): (usize, &LimitStatus)| {
             Some(Tightness {
@@ -219,7 +222,7 @@ impl<'a> FieldValues<'a> {
         limits.min_by(Tightness::compare)
     }
 
-    /// The name of a limit of a policy with this name, between quotes: with a number, from 1 on, if the policy has several limits.
+    /// Writes the quoted name of a limit: the name of the policy, with a number from 1 on if the policy has several limits.
     pub(super) fn put_name(&self, out: &mut FieldText, name: &str, index: usize) {
         out.put(b"\"");
         out.put(name.as_bytes());
@@ -251,7 +254,7 @@ impl<'a> FieldValues<'a> {
         })
     }
 
-    /// A member for each limit, with its name, these parameters, and the partition key.
+    /// Writes a member for each limit, with its name, these parameters, and the partition key.
     #[inline]
     fn members(
         &self,
@@ -268,7 +271,7 @@ impl<'a> FieldValues<'a> {
         text
     }
 
-    /// `100;w=60`, the policies of draft-07. A quota may be in the list once; it is the one that comes first.
+    /// `100;w=60`, the policies of draft-07. A quota may be in the list only once: the first limit with it is listed.
     pub(super) fn windows(&self) -> FieldText {
         let mut text = FieldText::new();
         let out = &mut text;
@@ -299,15 +302,15 @@ impl<'a> FieldValues<'a> {
     }
 }
 
-/// The window in seconds, rounded up, which promises less than the limit allows. `None` below a second: rounded up, it would
-/// promise far less.
+/// The window in seconds. It is rounded up, so it promises less than the limit allows. `None` below a second, because a rounded
+/// window would promise far less.
 fn window_seconds(status: &LimitStatus) -> Option<u64> {
     with_limit!(&status.limit, |limit| limit.window(status.capacity))
         .filter(|window| window.as_secs() > 0)
         .map(whole_seconds)
 }
 
-/// Without this parameter, the limit counts requests.
+/// Writes the unit. Without this parameter, the limit counts requests.
 fn put_unit(out: &mut FieldText, status: &LimitStatus) {
     let prefix: &[u8] = if status.limit.counts_places() {
         b"concurrent-"
@@ -326,7 +329,7 @@ fn put_unit(out: &mut FieldText, status: &LimitStatus) {
     out.put(b"\"");
 }
 
-/// A limit as the styles with one limit describe it. The reset is in seconds.
+/// A limit as described by the styles with one limit. The reset is in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tightness {
     pub(super) limit: u64,
@@ -335,7 +338,7 @@ pub(super) struct Tightness {
 }
 
 impl Tightness {
-    /// The tighter limit is less: a smaller share is left of it, or the same for longer.
+    /// Compares two limits. The tighter limit is less: its share left is smaller, or equal with a later reset.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         let own = u128::from(self.remaining) * u128::from(other.limit.max(1));
         let others = u128::from(other.remaining) * u128::from(self.limit.max(1));

@@ -1,4 +1,4 @@
-//! What an answer of an upstream said.
+//! The limits that an answer of an upstream states.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::upstream::UpstreamSignal;
 
 const MAX_QUOTAS: usize = 8;
-/// The most fields that a family has.
+/// The largest number of fields of a family.
 pub(super) const MAX_MALFORMED: usize = 17;
 
-/// What the answer of an upstream said about its limits. [`UpstreamReader::read`](super::UpstreamReader::read), which has an
-/// example, returns it. It borrows names from the fields.
+/// The limits that the answer of an upstream states. [`UpstreamReader::read`](super::UpstreamReader::read), which has an example,
+/// returns it. It borrows names from the header fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpstreamAnswer<'h> {
     pub(super) limited: bool,
@@ -19,30 +19,30 @@ pub struct UpstreamAnswer<'h> {
     pub(super) malformed: Few<&'static str, MAX_MALFORMED>,
 }
 
-/// One quota of an upstream. What the answer did not say is `None`. See [`UpstreamAnswer::quotas`].
+/// One quota of an upstream. A value that the answer does not state is `None`. See [`UpstreamAnswer::quotas`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpstreamQuota<'h> {
-    /// Its name, where it has one. In lists of draft-10 `"` and `\` in it have a `\` before them.
+    /// The name of the quota, if it has one. In a name from lists of draft-10, `"` and `\` have a `\` before them.
     pub name: Option<&'h str>,
     /// The partition that the quota belongs to, such as that of one caller, in base64; from lists of draft-10.
     pub partition_key: Option<&'h str>,
-    /// What it counts: `requests`, `tokens`, `project-tokens`, `input-tokens`, `output-tokens`, or what the upstream called it, such
-    /// as `concurrent-requests`.
+    /// The unit that the quota counts: `requests`, `tokens`, `project-tokens`, `input-tokens`, `output-tokens`, or a name that
+    /// the upstream gave, such as `concurrent-requests`.
     pub unit: &'h str,
     /// The whole quota, in units.
     pub limit: Option<u64>,
-    /// What is left of it, in units.
+    /// The units that are left of the quota.
     pub remaining: Option<u64>,
-    /// How long until more is available, at most the reader's [`max_wait`](super::UpstreamReader::max_wait).
+    /// How long until more units are available, at most the reader's [`max_wait`](super::UpstreamReader::max_wait).
     pub reset_after: Option<Duration>,
     /// The window of the quota, which is not capped.
     pub window: Option<Duration>,
 }
 
 getters!(UpstreamAnswer<'_> {
-    /// Whether the upstream denied the request for a limit: status 429 or 503, and what the
-    /// [family](super::UpstreamFamily) adds.
+    /// Whether a limit of the upstream denied the request: status 429 or 503, or a further sign of the
+    /// [family](super::UpstreamFamily).
     pub is_limited: limited -> bool,
 
     /// How long to wait before the next request, at most the reader's [`max_wait`](super::UpstreamReader::max_wait). It takes
@@ -57,7 +57,7 @@ impl<'h> UpstreamAnswer<'h> {
         self.quotas.as_slice()
     }
 
-    /// The names, in lower case, of the fields that were malformed or, where one is allowed, sent several times. They were ignored.
+    /// The names, in lower case, of the ignored fields: those that were malformed, or sent several times where one is allowed.
     #[must_use]
     pub fn malformed(&self) -> &[&'static str] {
         self.malformed.as_slice()
@@ -81,9 +81,9 @@ impl<'h> UpstreamAnswer<'h> {
         self.signal_for("requests")
     }
 
-    /// A signal to a limiter that counts this unit, in upper or lower case, with `_` or `-`: the quota `input-tokens` is that of
-    /// `input_tokens`. If several quotas count this unit, the signal is about the one with the fewest units left, and among equals the one
-    /// with the latest reset.
+    /// A signal to a limiter that counts this unit. Case, and `_` or `-`, make no difference: the quota `input-tokens` matches
+    /// `input_tokens`. If several quotas count this unit, the signal is about the one with the fewest units left, and among
+    /// equals the one with the latest reset.
     ///
     /// The signal names the first malformed field.
     ///
@@ -129,7 +129,7 @@ impl<'h> UpstreamAnswer<'h> {
     }
 }
 
-/// Whether two names are of one unit. Upstreams write hyphens where most programs have underscores.
+/// Whether two names mean the same unit. Upstreams write hyphens where most programs have underscores.
 fn is_same(one: &str, other: &str) -> bool {
     let plain = |byte: u8| {
         if byte == b'_' {
@@ -141,7 +141,7 @@ fn is_same(one: &str, other: &str) -> bool {
     one.bytes().map(plain).eq(other.bytes().map(plain))
 }
 
-/// At most `N` of something, without an allocation.
+/// A list of at most `N` items, without an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Few<T, const N: usize> {
     items: [T; N],

@@ -1,6 +1,6 @@
 //! The families of upstreams, each with the fields that are read for it.
 
-/// An enum with a list of its values. A variant may hold another such enum.
+/// Defines an enum with a list of its values. A variant may hold another such enum.
 macro_rules! listed {
     (
         $(#[$attribute:meta])*
@@ -24,14 +24,14 @@ macro_rules! listed {
 
 listed! {
     /// The upstream whose fields an [`UpstreamReader`](super::UpstreamReader) reads. It must be set, because names and meanings
-    /// differ: a field with the name `x-ratelimit-reset` has five meanings, and names that differ only in case are the same in HTTP/2, which
+    /// differ. The field `x-ratelimit-reset` has five meanings, and names that differ only in case are the same in HTTP/2, which
     /// writes them in lower case.
     ///
-    /// Each quota has a [unit](crate::http::UpstreamQuota::unit), by which a limiter takes it: see
+    /// Each quota has a [unit](crate::http::UpstreamQuota::unit), which selects the limiters that it applies to: see
     /// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). It is `requests` unless the family names another one.
     ///
-    /// With every family `Retry-After` is read too, and for an upstream that sends nothing else (Stripe) there is
-    /// [`RetryAfter`](Self::RetryAfter).
+    /// Every family reads `Retry-After`, too. [`RetryAfter`](Self::RetryAfter) is for an upstream that sends nothing else
+    /// (Stripe).
     ///
     /// # Examples
     ///
@@ -56,15 +56,17 @@ listed! {
         Draft10,
         /// The dictionary `RateLimit: limit=100, remaining=50, reset=5` of draft -07.
         Draft7,
-        /// The fields `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of drafts -00 to -06. Each may be a list with the policies
-        /// after the limit, as Envoy and limitador send it, or have the window as a parameter and no reset, as Docker Hub does:
-        /// `100;w=21600`. Else the window is that of the policy with the same limit in `RateLimit-Policy: 100;w=60`.
+        /// The fields `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of drafts -00 to -06. Each field may be a list
+        /// with the policies after the limit, as Envoy and limitador send it, or have the window as a parameter and no reset, as
+        /// Docker Hub sends it: `100;w=21600`. Otherwise the window is that of the policy with the same limit in
+        /// `RateLimit-Policy: 100;w=60`.
         Draft6,
-        /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. What the reset means differs from server to server: see its documentation.
-        /// Counts may have a fraction, which is cut off: Reddit sends `599.0`, and a reset in [seconds](ResetFormat::Seconds).
+        /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. The meaning of the reset differs between servers: see the
+        /// documentation of the server. Counts may have a fraction, which is cut off: Reddit sends `599.0`, and a reset in
+        /// [seconds](ResetFormat::Seconds).
         XRateLimit(ResetFormat),
-        /// `x-ratelimit-*` with Unix seconds, and the quota's name in `x-ratelimit-resource`. A 403 whose quota is spent, or with a
-        /// `Retry-After`, is a denial. See GitHub's "Rate limits for the REST API".
+        /// `x-ratelimit-*` with Unix seconds, and the quota's name in `x-ratelimit-resource`. A 403 is a denial if its quota is
+        /// spent, or if it has a `Retry-After`. See GitHub's "Rate limits for the REST API".
         GitHub,
         /// `RateLimit-*` with Unix seconds. See GitLab's "Rate limits".
         GitLab,
@@ -82,14 +84,14 @@ listed! {
         Anthropic,
         /// `X-RateLimit-*` with decimals in `-Reset-After`, and the quota's name in `X-RateLimit-Bucket`. See Discord's "Rate Limits".
         Discord,
-        /// `X-Shopify-Shop-Api-Call-Limit: 32/40`, which is what is used, and `Retry-After: 2.0`. See "Shopify API limits". There is no
-        /// reset.
+        /// `X-Shopify-Shop-Api-Call-Limit: 32/40` (units used of the limit), and `Retry-After: 2.0`. See "Shopify API limits".
+        /// There is no reset.
         Shopify,
     }
 }
 
 listed! {
-    /// What the value of an `X-RateLimit-Reset` means. See [`UpstreamFamily::XRateLimit`].
+    /// The meaning of the value of an `X-RateLimit-Reset`. See [`UpstreamFamily::XRateLimit`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     pub enum ResetFormat {
@@ -101,15 +103,15 @@ listed! {
         UnixMillis,
         /// A duration as Go prints it: `6m0s`, `12ms`.
         GoDuration,
-        /// The instant, as in RFC 3339: `2026-11-23T01:02:03Z`.
+        /// The instant, as RFC 3339 writes it: `2026-11-23T01:02:03Z`.
         Rfc3339,
     }
 }
 
-/// What is read for a family.
+/// The fields that are read for a family, and how.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
-    /// What the reset of [`AnswerPart::Numbers`] means.
+    /// The meaning of the reset of [`AnswerPart::Numbers`].
     pub(super) reset: ResetFormat,
     pub(super) parts: &'static [AnswerPart],
     quirks: &'static [Quirk],
@@ -120,23 +122,23 @@ pub(super) struct Form {
 pub(super) enum Quirk {
     /// The value of this field is the name of the quotas.
     NamesQuotas(&'static str),
-    /// -1 stands for an unknown number.
+    /// The value -1 means that the number is unknown.
     UnknownNumbers,
-    /// Limits and what remains may have a fraction, as Reddit sends it.
+    /// The limit and the remaining units may have a fraction, as Reddit sends it.
     DecimalCounts,
     RetryAfterMillis,
     /// `Retry-After` may have a fraction, which the standard does not allow.
     DecimalRetryAfter,
-    /// An answer of this status is a denial, besides 429 and 503.
+    /// An answer with this status is a denial, besides 429 and 503.
     DeniesBy(u16),
-    /// A 403 is a denial if a quota is spent, or with a `Retry-After`.
+    /// A 403 is a denial if a quota is spent, or if it has a `Retry-After`.
     DeniesBySpent403,
 }
 
 /// A group of fields in the answers of a family.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum AnswerPart {
-    /// One quota of this unit: a field each for its limit, what remains, and its reset.
+    /// One quota of this unit: a field each for the limit, the remaining units and the reset.
     Numbers(&'static str, [&'static str; 3]),
     /// `RateLimit` and `RateLimit-Policy` of draft-10.
     Lists,
@@ -240,7 +242,8 @@ impl UpstreamFamily {
         }
     }
 
-    /// The names, in lower case, of all fields that a reader looks at for this family: for a proxy that passes them on, or a log.
+    /// The names, in lower case, of all fields that are read for this family. Useful for a proxy that passes them on, or for a
+    /// log.
     ///
     /// ```
     /// use tollgate::http::UpstreamFamily;

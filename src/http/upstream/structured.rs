@@ -1,7 +1,7 @@
 //! Structured fields: lists and dictionaries of RFC 9651, section 4.2.
 //!
-//! `sfv` checks a line, so that a field is malformed here where it is for any other reader. The values are then borrowed from the
-//! line. A reader returns `None` for a malformed field, which has to be ignored.
+//! `sfv` checks each line, so that a field is malformed here exactly if it is malformed for any other reader. The values are then
+//! borrowed from the line. A function returns `None` for a malformed field, which must be ignored.
 
 use http::HeaderValue;
 use sfv::Parser;
@@ -17,7 +17,8 @@ impl<'h> Bare<'h> {
         u64::try_from(self.0.parse::<i64>().ok()?).ok()
     }
 
-    /// A string, as it stands between the quotes. Each string has one such form: what may be escaped must be.
+    /// A string, as written between the quotes. Each string has exactly one such form, because a character that may be escaped
+    /// must be.
     pub(in crate::http) fn string(self) -> Option<&'h str> {
         self.0.strip_prefix('"')?.strip_suffix('"')
     }
@@ -47,7 +48,7 @@ impl<'h> Item<'h> {
         named.last()
     }
 
-    /// A parameter that is left out, or that `read` takes. A value that it does not take is malformed.
+    /// A parameter that is left out, or that `read` accepts. A value that `read` does not accept is malformed.
     pub(in crate::http) fn optional<T>(
         &self,
         name: &str,
@@ -60,8 +61,8 @@ impl<'h> Item<'h> {
     }
 }
 
-/// Reads the lines of a field by [`list`] or [`dictionary`]. Returns whether there is something in them. They are malformed if one is,
-/// or if one is empty beside others.
+/// Reads the lines of a field by [`list`] or [`dictionary`]. Returns whether they have content. The field is malformed if a line
+/// is, or if one of several lines is empty.
 pub(in crate::http) fn structured_lines<'h>(
     lines: impl Iterator<Item = &'h HeaderValue>,
     mut read: impl FnMut(&'h str) -> Option<()>,

@@ -1,4 +1,5 @@
-//! The forms in which upstreams write times and durations. Instants are counted from the Unix epoch; earlier ones are the epoch.
+//! The forms in which upstreams write times and durations. Instants count from the Unix epoch; an earlier instant is read as the
+//! epoch.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ const DAY: u64 = 86_400;
 /// The average year of the Gregorian calendar.
 const YEAR: u64 = 31_556_952;
 
-/// Digits only. A number that is too large is the largest.
+/// Digits only. A number that is too large is read as the largest one.
 pub(in crate::http) fn whole(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Whole seconds. A number that no duration can hold is the longest one.
+/// Whole seconds. A number that no duration can hold is read as the longest duration.
 pub(in crate::http) fn seconds(text: &str) -> Option<Duration> {
     whole(text).map(Duration::from_secs)
 }
@@ -34,7 +35,7 @@ pub(super) fn millis(text: &str) -> Option<Duration> {
     whole(text).map(Duration::from_millis)
 }
 
-/// Seconds with or without a fraction, of which nine digits count.
+/// Seconds with or without a fraction. Nine digits of the fraction count.
 pub(super) fn decimal_seconds(text: &str) -> Option<Duration> {
     let (whole_part, nanos) = decimal(text, 1_000_000_000)?;
     Some(Duration::from_secs(whole_part).saturating_add(Duration::from_nanos(nanos)))
@@ -46,7 +47,7 @@ pub(super) fn decimal_whole(text: &str) -> Option<u64> {
     whole(fraction).and(whole(whole_part))
 }
 
-/// The number before the point, and the nanoseconds of the digits after it in a unit of this many nanoseconds.
+/// The number before the point, and the digits after it converted to nanoseconds. `unit` is the unit in nanoseconds.
 fn decimal(text: &str, unit: u64) -> Option<(u64, u64)> {
     match text.split_once('.') {
         None => Some((whole(text)?, 0)),
@@ -54,7 +55,7 @@ fn decimal(text: &str, unit: u64) -> Option<(u64, u64)> {
     }
 }
 
-/// What these digits after the point are of a unit in nanoseconds. Nine of them count.
+/// The nanoseconds for these digits after the point. `unit` is the unit in nanoseconds. Nine digits count.
 fn nanos_of(fraction: &str, unit: u64) -> Option<u64> {
     whole(fraction)?;
     let digits = &fraction[..fraction.len().min(9)];
@@ -62,7 +63,7 @@ fn nanos_of(fraction: &str, unit: u64) -> Option<u64> {
     u64::try_from(nanos).ok()
 }
 
-/// `1h2m3.5s`, `250ms`, `0`: the text of Go's `time.Duration`, which is not negative.
+/// `1h2m3.5s`, `250ms`, `0`: the text of a Go `time.Duration` that is not negative.
 pub(super) fn go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -89,8 +90,8 @@ pub(super) fn go_duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then_some(total)
 }
 
-/// The three forms of RFC 9110, section 5.6.7, with a leap second. Two digits of a year are its latest one that is at most 50 years
-/// after `now`. The name of the day is not compared with the date.
+/// The three forms of RFC 9110, section 5.6.7, with a leap second. A year of two digits is the latest such year that is at most
+/// 50 years after `now`. The name of the day is not compared with the date.
 pub(in crate::http) fn http_date(text: &str, now: Duration) -> Option<Duration> {
     for pattern in ["%a, %d %b %Y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"] {
         if let Some((date, "")) = DateTime::read(text, pattern) {
@@ -103,14 +104,14 @@ pub(in crate::http) fn http_date(text: &str, now: Duration) -> Option<Duration> 
     let latest = now.as_secs().saturating_add(50 * YEAR);
     let year = (1_970 + (latest / YEAR).min(8_000)) / 100 * 100 + 100 + date.year;
     let in_century = |year| DateTime { year, ..date }.instant();
-    // A 29 February is in no other century than its own.
+    // A 29 February may not exist in the other centuries.
     let mut instants = [year, year - 100, year - 200]
         .into_iter()
         .filter_map(in_century);
     instants.find(|instant| instant.as_secs() <= latest)
 }
 
-/// `2026-11-23T01:02:03.5Z`, or with an offset. A leap second is the next one.
+/// `2026-11-23T01:02:03.5Z`, or with an offset. A leap second is read as the next second.
 pub(super) fn rfc3339(text: &str) -> Option<Duration> {
     let patterns = [
         "%Y-%m-%dT%H:%M:%S",
@@ -141,7 +142,7 @@ pub(super) fn rfc3339(text: &str) -> Option<Duration> {
     (hour < 24 && minute < 60).then_some(instant)
 }
 
-/// A date and a time of day, which the calendar may not have.
+/// A date and a time of day, which may be impossible in the calendar.
 #[derive(Debug, Clone, Copy, Default)]
 struct DateTime {
     year: u64,
@@ -153,7 +154,7 @@ struct DateTime {
 }
 
 impl DateTime {
-    /// Reads the start of a text by a pattern of `strftime`. Returns what follows, too.
+    /// Reads the start of a text by a pattern of `strftime`. Also returns the rest of the text.
     fn read<'t>(text: &'t str, pattern: &str) -> Option<(Self, &'t str)> {
         let (mut date, mut rest) = (Self::default(), text);
         let mut pattern = pattern.chars();
@@ -213,7 +214,8 @@ impl DateTime {
 
 /// The days from March of the year 0 to a month; month 13 is the next January. `None` before that March.
 ///
-/// It counts years from March on, so that the day of a leap year is its last one: <https://howardhinnant.github.io/date_algorithms.html>
+/// Years count from March on, so that a leap day is the last day of its year:
+/// <https://howardhinnant.github.io/date_algorithms.html>
 fn days_before(year: u64, month: u64) -> Option<u64> {
     let (year, month) = if month > 2 {
         (year, month - 3)

@@ -13,7 +13,7 @@ pub(super) async fn asks_are_granted_in_order_up_to_the_limit(store: &Arc<dyn St
     let (first, second) = (Asks::new(1, 3, [2]), Asks::new(4, 9, [1]));
     let reply = holder.send(|call| call.asks = vec![first, second]).await?;
     same(
-        "what 3 asks of 2 and 9 of 1 get of 10, and what is left",
+        "the grants of 3 asks of 2 and 9 asks of 1 from 10 units, and the units left",
         (reply.granted, reply.limits[0].remaining),
         (7, 0),
     )?;
@@ -27,12 +27,12 @@ pub(super) async fn asks_are_granted_in_order_up_to_the_limit(store: &Arc<dyn St
     let (large, small) = (Asks::new(2, 1, [5]), Asks::new(3, 1, [1]));
     let reply = other.send(|call| call.asks = vec![large, small]).await?;
     same(
-        "what is granted behind an ask that must wait, although it costs less",
+        "the grants of a smaller ask behind an ask that must wait",
         reply.granted,
         0,
     )?;
     same(
-        "what is granted of 1 where 3 are left",
+        "the grants of an ask of 1 where 3 units are left",
         other.ask(1, &[1]).await?.granted,
         1,
     )?;
@@ -42,7 +42,7 @@ pub(super) async fn asks_are_granted_in_order_up_to_the_limit(store: &Arc<dyn St
         until: DeniedUntil::Never,
     });
     same(
-        "the answer to an ask for 11 of 10",
+        "the answer to an ask of 11 where the limit is 10",
         (never.granted, never.stop),
         (0, stop),
     )
@@ -55,23 +55,23 @@ pub(super) async fn all_limits_admit_or_none_is_charged(store: &Arc<dyn Store>) 
     )?;
     let reply = holder.ask(9, &[1, 1, 1, 0]).await?;
     same(
-        "what 9 asks get of 9, 4, and 6, and the limit that stops them",
+        "the grants of 9 asks from limits of 9, 4 and 6, and the limit that stops them",
         granted_and_limit(&reply),
         (4, Some(1)),
     )?;
     same(
-        "what is left of each limit",
+        "the units left of each limit",
         remaining(&reply),
         vec![5, 0, 2, 8],
     )?;
     let reply = holder.ask(9, &[1, 0, 1, 2]).await?;
     same(
-        "what 9 asks get then that cost nothing of the second limit",
+        "the grants of 9 more asks that cost nothing of the second limit",
         granted_and_limit(&reply),
         (2, Some(2)),
     )?;
     same(
-        "what is left of each limit then",
+        "the units left of each limit after these asks",
         remaining(&reply),
         vec![3, 0, 0, 4],
     )
@@ -86,11 +86,11 @@ pub(super) async fn a_peek_charges_nothing(store: &Arc<dyn Store>) -> Outcome {
     for _ in 0..3 {
         let reply = holder.peek(&[1, 1]).await?;
         same(
-            "what a peek is granted, and its stop",
+            "the grants of a peek, and its stop",
             (reply.granted, reply.stop),
             (0, None),
         )?;
-        same("what is left after a peek", remaining(&reply), vec![2, 3])?;
+        same("the units left after a peek", remaining(&reply), vec![2, 3])?;
     }
     holder.ask(2, &[1, 1]).await?;
     let reply = holder.peek(&[1, 1]).await?;
@@ -114,7 +114,7 @@ pub(super) async fn a_settlement_charges_more_or_refunds(store: &Arc<dyn Store>)
         .send(|call| call.settlements = vec![settle(30)])
         .await?;
     same(
-        "what is left of 100 when 10 became 30",
+        "the units left of 100 after a charge of 10 was settled to 30",
         remaining(&reply),
         vec![70, 70],
     )?;
@@ -122,15 +122,15 @@ pub(super) async fn a_settlement_charges_more_or_refunds(store: &Arc<dyn Store>)
         .send(|call| call.settlements = vec![settle(4)])
         .await?;
     same(
-        "what is left of the window when 10 became 4",
+        "the units left of the window after the charge was settled to 4",
         reply.limits[1].remaining,
         76,
     )?;
     let of_pace = reply.limits[0].remaining;
-    // A store need not know the past grants of a pace.
+    // A store need not know the past grants of a rate.
     holds(
         [70, 76].contains(&of_pace),
-        "what is left of the rate when 10 became 4",
+        "the units left of the rate after the charge was settled to 4",
         "76, or 70 without a refund",
         of_pace,
     )?;
@@ -138,7 +138,7 @@ pub(super) async fn a_settlement_charges_more_or_refunds(store: &Arc<dyn Store>)
         .send(|call| call.settlements = vec![settle(10_000)])
         .await?;
     same(
-        "what is left when 10 became 10,000, a debt",
+        "the units left after the charge was settled to 10,000, a debt",
         remaining(&reply),
         vec![0, 0],
     )
@@ -188,7 +188,7 @@ pub(super) async fn a_call_that_comes_too_late_is_not_carried_out(
     )?;
     holder.call.valid_until = Some(now + nanos(MINUTE));
     same(
-        "what is left of 5 after one more call in time",
+        "the units left of 5 after one more call in time",
         holder.ask(1, &[1]).await?.limits[0].remaining,
         3,
     )

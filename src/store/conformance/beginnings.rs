@@ -1,5 +1,5 @@
-//! Claims on keys that have been granted nothing yet. A bucket that starts low fills from the first call on, whatever that call was
-//! answered; nothing else begins before the first grant.
+//! Claims on keys that have been granted nothing yet. A bucket that starts low fills from the first call on, whatever the reply
+//! to that call was. Nothing else begins before the first grant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const DAY: u64 = 24 * 3_600 * 1_000_000_000;
 /// A bucket that starts empty.
 struct Bucket {
     policy: &'static str,
-    /// When it has its first unit, if it was new at this instant.
+    /// When the bucket has its first unit, if it was new at this instant.
     first_unit_at: fn(u64) -> u64,
-    /// When it has three, which is all that it can hold.
+    /// When the bucket has three units, which is its capacity.
     full_at: fn(u64) -> u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn a_bucket_that_starts_low_refills_for_a_key_that_was_only_pee
             pause().await;
         }
         same(
-            "what is granted when a peek was admitted",
+            "the grants of an ask after a peek was admitted",
             holder.ask(1, &[3]).await?.granted,
             1,
         )?;
@@ -107,7 +107,7 @@ pub(super) async fn a_bucket_that_starts_low_refills_for_a_key_that_was_only_lis
                 (first_unit_at.max(reply.now), full_at.max(reply.now)),
             )?;
             if reply.now >= full_at {
-                same("what is left in a full bucket of 3", remaining, 3)?;
+                same("the units left in a full bucket of 3", remaining, 3)?;
                 break;
             }
             pause().await;
@@ -131,7 +131,7 @@ pub(super) async fn a_bucket_that_starts_low_refills_under_another_policy(
         holder.call.replaces_policy = true;
         let first = holder.ask(1, &[3]).await?;
         same(
-            "what is granted by the call that brings the policy",
+            "the grants of the call that replaces the policy",
             first.granted,
             0,
         )?;
@@ -202,13 +202,13 @@ pub(super) async fn a_window_from_the_first_grant_opens_with_a_grant(
             if reply.granted > 0 {
                 let expected = (4, reply.now + 100 * DAY);
                 return same(
-                    "what is left of the window that a grant has opened, and its end",
+                    "the units left of the window that a grant has opened, and its end",
                     (remaining, reset_at),
                     expected,
                 );
             }
             same(
-                "what is left of a window that was not opened, and its end",
+                "the units left of a window that was not opened, and its end",
                 (remaining, reset_at),
                 (5, reply.now),
             )?;
@@ -278,7 +278,7 @@ pub(super) async fn a_penalty_rises_for_a_key_that_was_only_denied(
     )
 }
 
-/// Whether a reply admits, which it must do from that instant on and not before.
+/// Checks that a reply admits from that instant on, and not before. Returns whether it admits.
 fn is_admitted(what: &str, policy: &str, reply: &Reply, at: u64) -> Outcome<bool> {
     let is_due = reply.now >= at;
     let stop = (!is_due).then_some(DeniedAsk {

@@ -1,4 +1,4 @@
-//! Claims on calls at the same time.
+//! Claims on concurrent calls.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::fault::{Fault, Outcome, holds, same, soon};
 use super::holder::Holder;
 use crate::store::{ReleaseListener, Store};
 
-/// Finds a store that reads, decides, and then writes without a lock, so that two callers read the same state.
+/// Detects a store that reads, decides, and then writes without a lock, so that two callers read the same state.
 pub(super) async fn contending_callers_get_exactly_the_limit(store: &Arc<dyn Store>) -> Outcome {
     let holder = Holder::new(store, "window 1000/100d from first grant and 1200/100d")?;
     let task = |task| {
@@ -37,9 +37,9 @@ pub(super) async fn contending_callers_get_exactly_the_limit(store: &Arc<dyn Sto
     for task in (0..8).map(task).collect::<Vec<_>>() {
         granted += task.await??;
     }
-    same("what 1,536 asks of 8 tasks get of 1,000", granted, 1_000)?;
+    same("the grants of 1,536 asks from 1,000", granted, 1_000)?;
     same(
-        "what is left of 1,000",
+        "the units left of 1,000",
         holder.peek(&[0, 1]).await?.limits[0].remaining,
         0,
     )
@@ -111,7 +111,8 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
         return Ok(());
     }
     for _ in 0..2 {
-        // A message may be lost, for instance before the channel is followed. A lease that is returned again sends no message.
+        // A message may be lost, for instance before the store subscribes to the channel. A lease that is returned again sends no
+        // message.
         let notified = async {
             target.0.notified().await;
             Ok(())

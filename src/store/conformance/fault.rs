@@ -1,4 +1,4 @@
-//! What a claim has found.
+//! The faults that a claim finds.
 
 use std::fmt::{Debug, Display};
 use std::time::Duration;
@@ -9,22 +9,22 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::StoreError;
 
-/// A claim that does not hold of a store.
+/// A claim that does not hold for a store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{claim}` does not hold: {what}: expected {expected}, got {got}")]
 #[non_exhaustive]
 pub struct Broken {
     /// The name of the claim.
     pub claim: &'static str,
-    /// What was looked at.
+    /// What was checked.
     pub what: String,
-    /// What it should have been.
+    /// The expected value.
     pub expected: String,
-    /// What it was.
+    /// The actual value.
     pub got: String,
 }
 
-/// Something that is not as claimed.
+/// A value that differs from the claim.
 pub(super) struct Fault {
     what: String,
     expected: String,
@@ -69,7 +69,7 @@ impl From<JoinError> for Fault {
     }
 }
 
-/// These are to be the same.
+/// Checks that the two values are equal.
 pub(super) fn same<T: Debug + PartialEq>(what: impl Display, got: T, expected: T) -> Outcome {
     if got == expected {
         Ok(())
@@ -78,7 +78,7 @@ pub(super) fn same<T: Debug + PartialEq>(what: impl Display, got: T, expected: T
     }
 }
 
-/// This is to be so.
+/// Checks that the condition holds.
 pub(super) fn holds(
     is_so: bool,
     what: impl Display,
@@ -95,7 +95,7 @@ pub(super) fn holds(
 /// Longer than any claim has to wait for something.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What is awaited comes soon.
+/// Awaits the future, which must end soon.
 pub(super) async fn soon<T>(
     what: impl Display,
     awaited: impl Future<Output = Outcome<T>>,
@@ -105,7 +105,7 @@ pub(super) async fn soon<T>(
         .unwrap_or_else(|_| Err(Fault::new(what, format!("it within {SOON:?}"), "nothing")))
 }
 
-/// A while, after which to look again.
+/// Pauses before the next check.
 pub(super) async fn pause() {
     sleep(Duration::from_millis(5)).await;
 }

@@ -13,14 +13,14 @@ use crate::store::Store;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const SHORT: Duration = Duration::from_millis(30);
-/// By how much a lease may end later than its TTL says: a store that knows the time only within bounds takes the latest instant.
+/// How much later than its TTL a lease may end: a store that knows the time only within bounds uses the latest instant.
 pub(super) const LATEST: Duration = Duration::from_millis(100);
 
 /// One process that calls for one key.
 #[derive(Clone)]
 pub(super) struct Holder {
     pub(super) store: Arc<dyn Store>,
-    /// What all its calls have in common.
+    /// The template of all its calls.
     pub(super) call: Call,
     /// The number of the next lease.
     pub(super) next: u64,
@@ -80,7 +80,7 @@ impl Holder {
         self
     }
 
-    /// The reply, if it is one that a limiter takes.
+    /// Sends a call. Returns the reply if it is valid for a limiter.
     pub(super) async fn send(&self, change: impl FnOnce(&mut Call)) -> Result<Reply, StoreError> {
         let mut call = self.call.clone();
         change(&mut call);
@@ -155,7 +155,7 @@ impl Holder {
     }
 }
 
-/// What each limit has left.
+/// The units that each limit has left.
 pub(super) fn remaining(reply: &Reply) -> Vec<u64> {
     reply.limits.iter().map(|limit| limit.remaining).collect()
 }

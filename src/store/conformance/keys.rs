@@ -1,4 +1,4 @@
-//! Claims on keys and on what is kept of them.
+//! Claims on keys and their stored state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
     let reply = holder.ask(2, &[1, 1]).await?;
     let stopped_by = (reply.granted, reply.stop.map(|stop| stop.limit));
     same(
-        "what is granted beside the leases that stay, and the limit that stops",
+        "the grants beside the leases that stay, and the limit that stops",
         stopped_by,
         (1, Some(0)),
     )?;
     same(
-        "what is left of the new window",
+        "the units left of the new window",
         reply.limits[1].remaining,
         8,
     )?;
@@ -71,7 +71,7 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
         }
     });
     same(
-        "what is left then of 2",
+        "the units left of 2 under that policy",
         reply.await?.limits[0].remaining,
         1,
     )
@@ -113,12 +113,12 @@ pub(super) async fn a_reset_key_is_as_new(store: &Arc<dyn Store>) -> Outcome {
         vec![1],
     )?;
     same(
-        "what is granted after the reset",
+        "the grants of 2 asks after the reset",
         holder.ask(2, &[1, 1]).await?.granted,
         2,
     )?;
     same(
-        "what is granted of another key, which had nothing left",
+        "the grants for another key, which had nothing left",
         other.ask(1, &[1, 1]).await?.granted,
         0,
     )
@@ -143,12 +143,12 @@ pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(
             holder.call.replaces_policy = true;
         }
         let latter = holder.ask(1, &[9; 4]).await?;
-        same(format!("what is granted after {before}"), latter.granted, 1)?;
+        same(format!("the grants after {before}"), latter.granted, 1)?;
         let reply = holder
             .send(|call| call.settlements = vec![five_were_enough(granted_at)])
             .await?;
         same(
-            format!("what is left when 9 from before {before} became 5"),
+            format!("the units left after a charge of 9 from before {before} was settled to 5"),
             remaining(&reply),
             vec![0; 4],
         )?;
@@ -158,7 +158,7 @@ pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(
         .send(|call| call.settlements = vec![five_were_enough(granted_at)])
         .await?;
     same(
-        "what is left when the latest 9 became 5",
+        "the units left after the latest charge of 9 was settled to 5",
         remaining(&reply),
         vec![4; 4],
     )
@@ -200,7 +200,7 @@ pub(super) async fn any_name_and_key_is_kept_apart(store: &Arc<dyn Store>) -> Ou
             for key in &keys {
                 let mut holder = plain.of_limiter(name).of_key(key);
                 let what = format!(
-                    "what the {round} ask gets of 1 for the key of {}, {}",
+                    "the grants of the {round} ask for the key of {}, {}",
                     brief(name.as_bytes()),
                     brief(key)
                 );
@@ -241,7 +241,7 @@ pub(super) async fn expired_keys_are_purged(store: &Arc<dyn Store>) -> Outcome {
     holder
         .has_keys_soon(1, "a list without the expired keys")
         .await?;
-    // Other tests and the store itself may purge too.
+    // Other tests and the store itself may also purge.
     let purged = store.purge(limiter, 2).await?;
     holds(purged <= 2, "the keys purged", "2 at most", purged)?;
     soon("a purge that finds nothing more", async {
@@ -255,7 +255,7 @@ pub(super) async fn expired_keys_are_purged(store: &Arc<dyn Store>) -> Outcome {
         [b"d".to_vec()].into(),
     )?;
     same(
-        "what is granted of the key that is left",
+        "the grants for the key that is left",
         stays.ask(1, &[1, 1]).await?.granted,
         0,
     )?;

@@ -13,7 +13,7 @@ use crate::store::Store;
 pub(super) async fn leases_come_back_once(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "3 concurrent ttl 1m")?;
     let reply = holder.ask(5, &[1]).await?;
-    same("what 5 asks get of 3 places", reply.granted, 3)?;
+    same("the grants of 5 asks from 3 places", reply.granted, 3)?;
     let until = reply.now + nanos(MINUTE);
     ends_at("the first end of a lease", &reply, until)?;
     let places = "the places left after a return of one of three, and of one that is not known";
@@ -28,7 +28,7 @@ pub(super) async fn leases_come_back_once(store: &Arc<dyn Store>) -> Outcome {
         1,
     )?;
     same(
-        "what 2 asks get of the place that came back",
+        "the grants of 2 asks from the returned place",
         holder.ask(2, &[1]).await?.granted,
         1,
     )?;
@@ -38,7 +38,7 @@ pub(super) async fn leases_come_back_once(store: &Arc<dyn Store>) -> Outcome {
         .await?;
     let granted = (reply.granted, reply.limits[0].remaining);
     same(
-        "what 2 asks get in the call that returns two places, and what is left",
+        "the grants of 2 asks in the call that returns two places, and the places left",
         granted,
         (2, 0),
     )
@@ -56,7 +56,7 @@ pub(super) async fn leases_of_another_holder_are_not_touched(store: &Arc<dyn Sto
     )?;
     let reply = other.send(|call| call.renewals = vec![1]).await?;
     same(
-        "what another holder has lost that renews these numbers",
+        "the leases lost to another holder that renews these numbers",
         reply.lost,
         vec![1],
     )?;
@@ -69,7 +69,7 @@ pub(super) async fn leases_of_another_holder_are_not_touched(store: &Arc<dyn Sto
 
 pub(super) async fn a_lease_that_was_not_renewed_is_reclaimed(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "3 concurrent ttl 1m")?.ttl(SHORT);
-    // A store may drop a key as a whole, and reclaims nothing then: another lease keeps it.
+    // A store may drop a whole key, and then reclaims nothing. The lease of another holder keeps the key.
     holder.other(2).ttl(MINUTE).ask(1, &[1]).await?;
     let granted = holder.ask(2, &[1]).await?;
     let expiry = granted.now + nanos(SHORT);
@@ -134,7 +134,7 @@ pub(super) async fn renewals_extend_leases(store: &Arc<dyn Store>) -> Outcome {
     )
 }
 
-/// An ask was stopped until a lease ends at this instant, or soon after.
+/// Checks that an ask was stopped until a lease ends at this instant, or soon after.
 fn ends_at(what: &str, reply: &Reply, expiry: u64) -> Outcome {
     match reply.stop {
         Some(DeniedAsk {
@@ -160,7 +160,7 @@ pub(super) async fn fences_rise_over_holders_and_resets(store: &Arc<dyn Store>) 
     for round in 1..20 {
         for holder in [&mut holder, &mut other] {
             let reply = holder.ask(round, &[1]).await?;
-            same("what is granted of a million", reply.granted, round)?;
+            same("the grants from a million units", reply.granted, round)?;
             let (fence, micros) = (reply.first_fence, reply.now / 1_000);
             holds(
                 fence > last,

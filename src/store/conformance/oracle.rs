@@ -1,4 +1,4 @@
-//! Random calls, whose replies are compared with those of the rules of this crate.
+//! Compares the replies to random calls with those of the rules of this crate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, Reply, Settlement};
 use crate::policy::Limit;
 use crate::store::{Decided, Rules, Store};
 
-/// With every kind of limit, so short that time passes for them between the calls, and with times of whole microseconds.
+/// Policies with every kind of limit. Their times are so short that they pass between the calls, and are whole microseconds.
 pub(crate) const POLICIES: [&str; 12] = [
     "700/s burst 5",
     "500/s burst 5000 initial 3", // it fills for so long that no store forgets the key meanwhile
@@ -28,7 +28,7 @@ pub(crate) const POLICIES: [&str; 12] = [
 ];
 
 const CALLS: usize = 60;
-/// A xorshift: the same numbers in each run.
+/// A xorshift generator: the same numbers in each run.
 struct Random(u64);
 
 impl Random {
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// A grant: when, what it has cost, and the number of its lease.
+/// A grant: its instant, its costs, and the number of its lease.
 type Granted = (u64, Box<[u64]>, u64);
 
 pub(super) async fn random_calls_have_the_replies_of_the_rules(store: &Arc<dyn Store>) -> Outcome {
@@ -117,7 +117,7 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
         let actual = costs(random);
         let actual = actual.iter().zip(charged).zip(call.policy.limits());
         let actual = actual.map(|((actual, charged), limit)| {
-            // A store need not know the past grants of a pace.
+            // A store need not know the past grants of a rate.
             if matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)) {
                 *actual.max(charged)
             } else {
@@ -146,7 +146,7 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
     call
 }
 
-/// Notes what a reply has granted.
+/// Notes the grants of a reply.
 fn note(grants: &mut Vec<Granted>, call: &Call, reply: &Reply) {
     let asked = call
         .asks
@@ -159,7 +159,8 @@ fn note(grants: &mut Vec<Granted>, call: &Call, reply: &Reply) {
     );
 }
 
-/// An instant may be up to a microsecond later. Where limits stop an ask about as long, either may be named.
+/// Allows for differing clocks: an instant may be up to a microsecond later. If limits stop an ask about equally long, either may
+/// be reported.
 fn let_clocks_differ(reply: &mut Reply, expected: &Reply) {
     let settle = |got: &mut u64, expected: u64| {
         if (expected..expected.saturating_add(1_000)).contains(got) {

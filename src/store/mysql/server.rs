@@ -18,23 +18,23 @@ use crate::exchange::Scope;
 
 pub(super) const SCHEMA: &str = include_str!("../mysql.sql");
 
-/// Unlike `NOW`, `SYSDATE` is read when it is evaluated. `UNIX_TIMESTAMP` would end in 2038. The time zone is set to UTC: in another
-/// one, an hour comes twice a year.
+/// Unlike `NOW`, `SYSDATE` is read when it is evaluated. `UNIX_TIMESTAMP` would end in 2038. The time zone is set to UTC, because
+/// in other time zones an hour occurs twice a year.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
-/// Locks of gaps between rows are of no use here. A transaction that is left open, because its process was stopped, ends by itself
-/// on MariaDB: it holds the lock of a row.
+/// Gap locks between rows are not needed. On MariaDB, a transaction that is left open because its process was stopped ends by
+/// itself: it holds the lock of a row.
 const SETTINGS: &str = "SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 10; \
                         SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                         /*M!100300 SET SESSION idle_transaction_timeout = 5 */";
 
-/// How often a transaction is begun again that the server has ended because of a deadlock.
+/// How often a transaction is retried after the server ended it because of a deadlock.
 const MAX_DEADLOCKS: u32 = 20;
 
-// Numbers of errors.
+// Error numbers.
 const NO_SUCH_TABLE: u16 = 1146;
 const DEADLOCK: u16 = 1213;
-/// The server is full or going down, or a lock was waited for too long.
+/// The server is full or shutting down, or the wait for a lock took too long.
 const DOWN: [u16; 6] = [1040, 1053, 1129, 1203, 1205, 1927];
 /// A statement was interrupted.
 const INTERRUPTED: [u16; 3] = [1053, 1317, 1927];
@@ -50,7 +50,7 @@ pub(super) struct MysqlServer {
 pub(super) struct QueryAnswer {
     /// The rows of all results.
     pub(super) rows: Vec<mysql_async::Row>,
-    /// The rows that the last statement has changed.
+    /// The number of rows that the last statement changed.
     pub(super) changed: u64,
 }
 
@@ -91,15 +91,15 @@ impl MysqlServer {
             .unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
     }
 
-    /// Runs statements that begin a transaction or are one. They are run again after a deadlock, or if an idle connection has broken in
-    /// the meantime.
+    /// Runs statements that begin or form a transaction. They are run again after a deadlock, or if an idle connection has broken
+    /// meanwhile.
     async fn begin(&self, sql: &str) -> Result<(Taken<Conn>, QueryAnswer), StoreError> {
         let mut deadlocks = 0;
         loop {
             let mut taken = self.connection().await?;
             match self.run(&mut taken, sql).await {
                 Ok(answer) => return Ok((taken, answer)),
-                // The other idle connections were made before it broke, too.
+                // The other idle connections were also made before this one broke.
                 Err(error) if taken.was_idle && error.is_fatal() => self.connections.clear(),
                 Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => {
                     deadlocks += 1;
@@ -130,7 +130,7 @@ impl MysqlServer {
         Ok(answer)
     }
 
-    /// The error of something that was not carried out.
+    /// The error of statements that were not carried out.
     fn not_done(&self, error: Error) -> StoreError {
         match error {
             Error::Server(said) if !DOWN.contains(&said.code) => {
@@ -140,7 +140,8 @@ impl MysqlServer {
         }
     }
 
-    /// The error of something that may have been carried out. If the server says that it was not, that is reliable.
+    /// The error of statements that may have been carried out. An error in which the server reports that they were not is
+    /// reliable.
     fn unknown(&self, error: Error) -> StoreError {
         match error {
             Error::Server(said) if !INTERRUPTED.contains(&said.code) => {
@@ -196,7 +197,7 @@ impl RowTable for std::sync::Arc<MysqlServer> {
         now.map(Some).ok_or_else(strange)
     }
 
-    /// If there is no row, it is inserted first, which locks it. A select of a missing row would lock nothing.
+    /// If there is no row, one is inserted first, which locks it. Selecting a missing row would lock nothing.
     async fn lock(
         &self,
         scope: &Scope,

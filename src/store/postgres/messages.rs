@@ -4,13 +4,13 @@ use super::super::sql::row_cache::KeyRow;
 use super::super::sql::{expires, hex_digits, read_state};
 use crate::exchange::Scope;
 
-/// PostgreSQL takes no longer message.
+/// The longest message that PostgreSQL accepts.
 const MAX_MESSAGE: usize = 7_999;
 
 /// The message about a release of this key: the limiter and the key in hexadecimal digits, and the row that was written, unless it is
 /// long. `None` if limiter and key are too long.
 pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String> {
-    /// To read a longer row takes no longer than to send it.
+    /// A longer row is as fast to read as to send.
     const MOST_BYTES: usize = 1_000;
     let limiter = hex_digits(scope.limiter.as_bytes());
     let mut message = format!("{limiter}/{}", hex_digits(&scope.key));

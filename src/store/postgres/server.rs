@@ -28,21 +28,21 @@ use crate::store::ReleaseListener;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
 
-/// Two processes that create tables at the same time get in each other's way, in spite of `IF NOT EXISTS`.
+/// Two processes that create tables at the same time conflict, in spite of `IF NOT EXISTS`.
 const SCHEMA_LOCK: &str = "SELECT pg_advisory_xact_lock(7166201905337)";
 
-/// A transaction that is left open, because its process was stopped, ends by itself: it holds the lock of a row.
+/// A transaction that is left open because its process was stopped ends by itself: it holds the lock of a row.
 const SETTINGS: &str = "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '10s'";
 
 pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, Error>> + Send>>;
-/// Makes a connection: its client, and the messages, which must be read.
+/// Makes a connection. Returns its client, and the messages, which must be read.
 type Connecting = Pin<Box<dyn Future<Output = Result<(Client, Messages), Error>> + Send>>;
 pub(super) type Connector = Arc<dyn Fn() -> Connecting + Send + Sync>;
 
 #[derive(Debug)]
 pub(super) struct PostgresConnection {
     pub(super) client: Client,
-    /// Reads the messages. The connection ends with it.
+    /// The task that reads the messages. The connection ends with it.
     reader: AbortHandle,
     timeout: Duration,
     /// Since when a statement has waited for an answer. Its caller may have given up.
@@ -61,7 +61,7 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 const DONE: &str = "SELECT now, CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
 
 impl PostgresConnection {
-    /// Its messages are read by a task in this runtime.
+    /// Opens a connection. A task in this runtime reads its messages.
     pub(super) async fn open(sql: &SqlServer, connector: &Connector) -> Result<Self, StoreError> {
         let failed = not_done(sql.name());
         let (client, mut messages) = connector().await.map_err(&failed)?;
@@ -137,8 +137,8 @@ impl PostgresConnection {
         is_dead
     }
 
-    /// Awaits an answer. A connection is given up that has not answered in time, and one to a server that only reads: another server
-    /// may have its place by now.
+    /// Awaits an answer. The connection is given up if it has not answered in time, or if its server is read-only, because
+    /// another server may have taken its place.
     async fn answered<T>(
         &self,
         question: impl Future<Output = Result<T, Error>>,
@@ -171,7 +171,7 @@ impl PostgresConnection {
         self.answered(self.client.query(sql, values)).await
     }
 
-    /// Returns how many rows it has changed.
+    /// Runs a statement. Returns how many rows it changed.
     pub(super) async fn execute(
         &self,
         sql: &str,
@@ -180,7 +180,7 @@ impl PostgresConnection {
         self.answered(self.client.execute(sql, values)).await
     }
 
-    /// Returns the clock if the row had the version.
+    /// Writes the row if it has the expected version. Returns the clock if it was written.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
         let KeyRow { version, state } = &write.row;
         let message = message(&write.scope, Some(&write.row)).filter(|_| write.released);
@@ -215,8 +215,8 @@ impl PostgresConnection {
         done.map(|done| done.try_get(0)).transpose()
     }
 
-    /// Begins a transaction, and locks the row, which is made if there is none. All statements are sent at once. `None` if the row was
-    /// deleted after the second statement had found it.
+    /// Begins a transaction, and locks the row, which is inserted if it is missing. All statements are sent at once. `None` if
+    /// the row was deleted after the second statement had found it.
     pub(super) async fn lock(&self, scope: &Scope, version: i64) -> Result<Option<ReadRow>, Error> {
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
         let id: [&(dyn ToSql + Sync); 2] = [&limiter, &key];
@@ -226,7 +226,7 @@ impl PostgresConnection {
                 .batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
             self.client.execute(&self.claim, &claimed),
             self.client.query_opt(&self.lock, &id),
-            // In the statement with FOR UPDATE, the clock would be read before the lock is got.
+            // In the statement with FOR UPDATE, the clock would be read before the lock is acquired.
             self.client.query_one(&self.now, &[]),
         );
         let (_, _, row, now) = self.answered(locks).await?;
@@ -250,7 +250,7 @@ impl PostgresConnection {
     }
 }
 
-/// Where releases are announced.
+/// The channel on which releases are announced.
 const CHANNEL: &str = "tollgate";
 
 pub(super) struct PostgresServer {
@@ -260,7 +260,7 @@ pub(super) struct PostgresServer {
     connections: Arc<Mutex<Vec<Arc<PostgresConnection>>>>,
     /// Whether another connection is being made.
     grows: AtomicBool,
-    /// For transactions that hold a lock, which have a connection of their own each.
+    /// For transactions that hold a lock. Each has a connection of its own.
     transactions: Pool<PostgresConnection>,
     pub(super) served: Arc<ServedListeners>,
 }
@@ -281,7 +281,7 @@ impl PostgresServer {
     pub(super) async fn connection(
         self: &Arc<Self>,
     ) -> Result<Arc<PostgresConnection>, StoreError> {
-        /// As many statements follow one another without a wait before another connection is made.
+        /// How many statements may be under way on each connection before another one is made.
         const BUSY: usize = 8;
         const MAX: usize = 4;
         let mut connections = Arc::clone(&self.connections).lock_owned().await;
@@ -317,7 +317,7 @@ impl PostgresServer {
         self.grows.store(false, Ordering::Relaxed);
     }
 
-    /// A connection that does not answer for as long as the timeout is given up.
+    /// Makes a connection. An attempt that takes longer than the timeout is given up.
     async fn connect(&self) -> Result<PostgresConnection, StoreError> {
         let opens = PostgresConnection::open(&self.sql, &self.connector);
         self.sql.connect(opens).await
@@ -341,7 +341,7 @@ impl PostgresServer {
 }
 
 impl RowTable for Arc<PostgresServer> {
-    /// A connection with a transaction. It is not used again unless the transaction has ended.
+    /// A connection with a transaction. The connection is not used again unless the transaction has ended.
     type Locked = Taken<PostgresConnection>;
 
     fn sql(&self) -> &SqlServer {
@@ -364,7 +364,7 @@ impl RowTable for Arc<PostgresServer> {
     async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
         let written = self.connection().await?.write(write).await;
         match written {
-            // Under a stricter isolation level than the default.
+            // This error occurs under a stricter isolation level than the default.
             Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(None),
             written => written.map_err(unknown(self.sql.name())),
         }
@@ -378,7 +378,7 @@ impl RowTable for Arc<PostgresServer> {
         loop {
             let taken = self.transactions.take(self.connect()).await?;
             match taken.connection.lock(scope, version).await {
-                // The idle connection has broken in the meantime.
+                // The idle connection has broken meanwhile.
                 Err(_) if taken.was_idle && taken.connection.client.is_closed() => {}
                 Err(error) => return Err(not_done(self.sql.name())(error)),
                 Ok(Some(found)) => return Ok((taken, found)),
@@ -416,13 +416,13 @@ impl RowTable for Arc<PostgresServer> {
     }
 }
 
-/// A row of this version, whose expiry and state are the columns from this one on.
+/// Reads a row of this version, with its expiry and state from column `from` on.
 fn key_row(version: i64, row: &Row, from: usize) -> Result<KeyRow, Error> {
     let state = read_state(row.try_get(from)?, row.try_get(from + 1)?);
     Ok(KeyRow { version, state })
 }
 
-/// The error of something that was not carried out.
+/// The error of statements that were not carried out.
 pub(super) fn not_done(store: &str) -> impl Fn(Error) -> StoreError {
     |error| {
         let is_down = error.code().is_none_or(|code| {
@@ -438,7 +438,7 @@ pub(super) fn not_done(store: &str) -> impl Fn(Error) -> StoreError {
     }
 }
 
-/// The error of something that may have been carried out. If the server says that it was not, that is reliable.
+/// The error of statements that may have been carried out. An error in which the server reports that they were not is reliable.
 pub(super) fn unknown(store: &str) -> impl Fn(Error) -> StoreError {
     |error| match error.code() {
         Some(code) if !says_down(code) => not_done(store)(error),
@@ -446,7 +446,7 @@ pub(super) fn unknown(store: &str) -> impl Fn(Error) -> StoreError {
     }
 }
 
-/// Whether the server says that it is shutting down or starting up: the class 57, "operator intervention".
+/// Whether the server reports that it is shutting down or starting up: the class 57, "operator intervention".
 fn says_down(code: &SqlState) -> bool {
     code.code().starts_with("57P")
 }
@@ -463,7 +463,7 @@ pub(super) async fn follow(
     };
     let listens = pin!(async {
         let mut sql = format!("LISTEN {CHANNEL}");
-        // A connection can be dead without a sign of it.
+        // This checks the connection, which can be dead without a sign of it.
         while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
             if !sql.is_empty() {
                 served.listeners.each(None, ReleaseListener::hears_again);

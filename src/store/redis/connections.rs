@@ -1,8 +1,8 @@
-//! A connection for each runtime that calls, and what an error of the client means for the call.
+//! One connection for each runtime that calls, and the conversion of client errors.
 //!
-//! A connection's task lives in the runtime that made it, and ends with it. So each runtime has a connection of its own, which
-//! all its calls share. A connection that breaks, or has not answered in time, is given up: the next call makes another. Nothing
-//! is sent twice: only the sender knows whether that is safe.
+//! A connection's task runs in the runtime that made it, and ends with that runtime. So each runtime has a connection of its own,
+//! which all its calls share. A connection that breaks, or has not answered in time, is given up, and the next call makes another
+//! one. No command is sent twice here, because only the sender knows whether that is safe.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::error::StoreError;
 use crate::lock::Lock;
 
-/// The most connections. If more runtimes call, connections are made and given up in turn.
+/// The most connections. If more runtimes call, the oldest connection is given up for a new one.
 const MAX_RUNTIMES: usize = 32;
 
 /// The longest time that a timer can have.
@@ -29,11 +29,11 @@ pub(super) struct Connections {
     pub(super) store: String,
     /// The longest time to make a connection, and to wait for an answer.
     pub(super) timeout: Duration,
-    /// The connections that are not given up, the latest one last.
+    /// The connections that are not given up, the newest last.
     open: Lock<Vec<(runtime::Id, Connecting)>>,
 }
 
-/// A connection, which may still be in the making.
+/// A connection that is made, or is still being made.
 type Connecting = Shared<BoxFuture<'static, Result<MultiplexedConnection, StoreError>>>;
 
 impl Connections {
@@ -47,13 +47,14 @@ impl Connections {
         }
     }
 
-    /// When a call that begins now must have ended.
+    /// The deadline of a call that begins now.
     pub(super) fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
     }
 
-    /// Sends a command and awaits the answer, until that instant. The inner error is the client's, for a command that was sent.
+    /// Sends a command and awaits the answer until the deadline. The inner error is the client's error for a command that was
+    /// sent.
     pub(super) async fn send(
         &self,
         cmd: &Cmd,
@@ -72,7 +73,7 @@ impl Connections {
                 source: None,
             });
         };
-        // A server that only reads may have been replaced by another one at the same address.
+        // A server may have become read-only because another one at the same address has taken its place.
         let is_broken = |error: &RedisError| {
             error.is_unrecoverable_error()
                 || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
@@ -127,10 +128,10 @@ impl Connections {
     }
 }
 
-// Without the client, which has the password.
+// The client is left out, because it has the password.
 debug_fields! { Connections, |connections| store = connections.store, timeout = connections.timeout }
 
-/// The connection was not made, so that nothing was sent.
+/// The error of a connection that was not made, so nothing was sent.
 pub(super) fn connect_error(store: &str, error: RedisError) -> StoreError {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
@@ -142,7 +143,7 @@ pub(super) fn connect_error(store: &str, error: RedisError) -> StoreError {
     }
 }
 
-/// A command was sent. `at` is the key that it was for.
+/// The error of a command that was sent. `at` is the key of the command.
 pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError {
     let wrong_type = error.code() == Some("WRONGTYPE")
         || error
@@ -150,7 +151,7 @@ pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError
             .is_some_and(|detail| detail.contains("WRONGTYPE"));
     match error.kind() {
         _ if wrong_type => StoreError::damaged(store, at),
-        // A server that loads its data gives this error before it looks at a command.
+        // A server that is loading its data returns this error before it reads a command.
         ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
             StoreError::refused(store, error)
@@ -159,12 +160,12 @@ pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError
     }
 }
 
-/// An answer that no script of a limiter gives: from a proxy, or from another kind of server.
+/// The error for an answer that no script of a limiter returns: it is from a proxy, or from another kind of server.
 pub(super) fn answer_error(store: &str) -> StoreError {
     StoreError::unanswered(store, "the answer is none of a limiter's script")
 }
 
-/// Whether the server does not know a script, and so has not run it.
+/// Whether the server does not know the script, and so has not run it.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -1,4 +1,4 @@
-//! The names of the keys of a store, from which limiter and key can be read back.
+//! The names of the keys of a store. The limiter and the key can be read back from a name.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ impl Names {
         Self { prefix }
     }
 
-    /// The name of the state of a key. The node of a cluster that has all keys of a call follows from the part between the braces.
+    /// The name of the state of a key. The part between the braces determines the node of a cluster that has all keys of a call.
     pub(super) fn state(&self, scope: &Scope) -> String {
         let before = self.before_key(&scope.limiter);
         format!("{before}{}}}", encoded(&scope.key))
     }
 
-    /// What the states of all keys of a limiter begin with.
+    /// The prefix of the states of all keys of a limiter.
     fn before_key(&self, limiter: &str) -> String {
         format!("{}:{{{}:", self.prefix, encoded(limiter.as_bytes()))
     }
@@ -69,7 +69,7 @@ pub(super) fn all(state: String, logs: usize) -> Vec<String> {
     names
 }
 
-/// All bytes but these have a meaning in names or patterns, or cannot be read.
+/// The bytes that are encoded: they have a meaning in names or patterns, or are not readable.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -83,7 +83,7 @@ fn encoded(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, ENCODED)
 }
 
-/// `None` if it was not encoded in this way.
+/// Decodes a text. `None` if it was not encoded in this way.
 fn decoded(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     let decoded = Cow::from(percent_decode(text));
     encoded(&decoded)

@@ -37,7 +37,7 @@ async fn subscribe(sink: &mut PubSubSink, names: &Names, served: &ServedListener
     let mut followed = BTreeSet::new();
     loop {
         let wanted = served.listeners.limiters();
-        // The first channel is subscribed to again each time, because a connection can be dead without a sign of it.
+        // The first channel is subscribed to again each time, to detect a connection that is dead without a sign of it.
         let first = wanted.first()?;
         for limiter in &wanted {
             let is_new = !followed.contains(limiter);

@@ -13,13 +13,13 @@ use crate::strategy::{
     Align, FixedWindow, Penalty, SlidingMethod, SlidingWindow, TokenBucket, gcd,
 };
 
-/// The layout of a state. A store of another version finds it damaged.
+/// The version of the layout of a state. A store with another version reports the state as damaged.
 const VERSION: &str = "\\001";
 
-/// Numbers of a policy are less, so that the sum of two is exact in a double.
+/// All numbers of a policy are below this one, so that the sum of two is exact in a double.
 const BIG: u128 = 1 << 52;
 
-/// Locals of a script of as many limits stay below the 200 that Lua admits.
+/// With this many limits, a script stays below the 200 local variables that Lua allows.
 pub(super) const MAX_LIMITS: usize = 16;
 
 const TOO_LARGE: &str =
@@ -34,7 +34,7 @@ const LOG: &str = include_str!("lua/log.lua");
 const PENALTY: &str = include_str!("lua/penalty.lua");
 const PLACES: &str = include_str!("lua/places.lua");
 
-/// A script, and what its calls depend on.
+/// A script, and the data that its calls need.
 #[derive(Debug)]
 pub(super) struct PolicyScript {
     pub(super) text: String,
@@ -45,7 +45,7 @@ pub(super) struct PolicyScript {
     pub(super) logs: usize,
 }
 
-/// What the names in a fragment stand for: numbers, and the sections of the fragment.
+/// The values of the names in a fragment: numbers, and the sections of the fragment.
 type Values = HashMap<&'static str, String>;
 
 impl PolicyScript {
@@ -95,7 +95,7 @@ fn unsupported(limit: &Limit, reason: &'static str) -> StoreError {
     }
 }
 
-/// A fragment, and the values of its names; or why Redis cannot keep the limit.
+/// A fragment and the values of its names, or the reason why Redis cannot keep the limit.
 type Part = Result<(&'static str, Vec<(&'static str, String)>), &'static str>;
 
 fn part(limit: &Limit) -> Part {
@@ -172,7 +172,7 @@ fn window_part(window: &FixedWindow) -> Part {
 fn sliding_part(window: &SlidingWindow) -> Part {
     let limit = ("LIMIT", number(window.limit())?);
     match window.method() {
-        // An entry counts as long as it is younger than the period, and ages are whole microseconds.
+        // An entry counts while it is younger than the period, and ages are whole microseconds.
         SlidingMethod::Log => {
             let period = number(window.period().as_nanos().div_ceil(1_000))?;
             Ok((LOG, vec![limit, ("PERIOD", period)]))
@@ -286,7 +286,7 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         script += once;
     }
     let script = expand(&script, &values);
-    // A line that begins with `@` names a section that the fragment of the limit does not have.
+    // A line that still begins with `@` is a section that the fragment of the limit does not have.
     let lines = script.lines().map(str::trim);
     lines
         .filter(|line| !line.is_empty() && !line.starts_with("--") && !line.starts_with('@'))
@@ -329,7 +329,7 @@ fn doubles(count: usize) -> String {
     format!("<{}", "d".repeat(count))
 }
 
-/// The text as a literal of Lua has it, for any bytes.
+/// The text as in a Lua literal, for any bytes.
 fn escaped(text: &str) -> String {
     text.bytes().map(|byte| format!("\\{byte:03}")).collect()
 }

@@ -1,6 +1,6 @@
-//! The scripts against the ledger: the same calls at the same instants have the same replies.
+//! Compares the scripts with the ledger: the same calls at the same instants have the same replies.
 //!
-//! The scripts take their clock from the test, and their keys do not expire meanwhile.
+//! The scripts read the clock of the test, and their keys do not expire meanwhile.
 
 #[path = "../../../tests/integration/support/redis_server.rs"]
 #[allow(dead_code, reason = "tests of faults use the rest")]
@@ -114,7 +114,7 @@ fn call_of(key: u64, policy: &Policy) -> Call {
     )
 }
 
-/// A xorshift: the same numbers in each run. Units and times are multiplied, and get digits behind.
+/// A xorshift generator: the same numbers in each run. Units and times are scaled up, with random low digits.
 struct Random {
     state: u64,
     units: u64,
@@ -194,7 +194,7 @@ impl Random {
         penalty
     }
 
-    /// A policy whose numbers fit.
+    /// A policy whose numbers the scripts support.
     fn policy(&mut self) -> Policy {
         loop {
             let policy: Policy = (0..=self.below(3)).map(|_| self.limit()).collect();
@@ -229,12 +229,12 @@ fn random_policies_have_every_limit() {
     assert_eq!(crate::policy::lacking(&texts), [""; 0]);
 }
 
-/// What the holders know.
+/// The leases and grants that the holders know.
 #[derive(Default)]
 struct Known {
     /// Leases, as holder and number.
     leases: VecDeque<(u64, u64)>,
-    /// Grants: when, and at what costs.
+    /// Grants, each with its instant and its costs.
     grants: VecDeque<(u64, Box<[u64]>)>,
     numbers: u64,
 }
@@ -272,7 +272,7 @@ fn random_call(
     {
         let mut actual = random.costs(policy);
         for ((limit, charged), actual) in policy.limits().iter().zip(&charged).zip(&mut actual) {
-            // A pace of the store knows less of its past than the ledger's.
+            // A rate in the store keeps fewer past grants than one in the ledger.
             if matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)) && granted_at < now {
                 *actual = (*actual).max(*charged);
             }
@@ -300,7 +300,7 @@ fn random_call(
     call
 }
 
-/// Notes what a reply has granted.
+/// Notes the grants of a reply.
 fn note(known: &mut Known, call: &Call, reply: &Reply, now: u64) {
     let mut left = reply.granted;
     for asks in &call.asks {
@@ -313,7 +313,7 @@ fn note(known: &mut Known, call: &Call, reply: &Reply, now: u64) {
     known.leases.truncate(30);
 }
 
-/// In whole microseconds, as the store says it.
+/// The reply in whole microseconds, as the store gives it.
 fn rounded(mut reply: Reply, counts_reclaimed: bool) -> Reply {
     let up = |nanos: u64| nanos.div_ceil(1_000).saturating_mul(1_000);
     let instants = reply
@@ -340,7 +340,7 @@ fn plan(policy: &Policy) -> Arc<Plan> {
     Arc::new(Plan::new(policy.clone(), Duration::ZERO).unwrap())
 }
 
-/// Returns how many were stopped, lost and reclaimed.
+/// Returns the numbers of stopped asks, and of lost and reclaimed leases.
 fn assert_replies_as_the_ledger(
     server: &mut Server,
     mut random: Random,
@@ -370,7 +370,7 @@ fn assert_replies_as_the_ledger(
             if *ledger.plan().policy() != policy {
                 ledger.replace_policy(plan(&policy), moment);
             }
-            // Under a policy without places, leases of the one before expire unseen.
+            // Under a policy without places, leases of the previous policy expire without being counted.
             let counts_reclaimed = script.script.holds_places() && !replaces;
             let expected = rounded(ledger.call(moment, &call), counts_reclaimed);
             let answer = server

@@ -1,5 +1,5 @@
-//! Writes a call as the arguments of its script, and reads the script's reply. A store counts nanoseconds, and a server microseconds:
-//! instants and times are rounded so that no request is admitted early.
+//! Writes a call as the arguments of its script, and reads the script's reply. Calls count nanoseconds, and the server counts
+//! microseconds: instants and durations are rounded so that no request is admitted early.
 
 use redis::{Cmd, Value};
 
@@ -9,10 +9,10 @@ use super::script::PolicyScript;
 use crate::error::StoreError;
 use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply};
 
-/// Larger numbers are not exact in a script. No limit is as large, so that such a cost is never granted.
+/// Larger numbers are not exact in a script. No limit is that large, so such a cost is never granted.
 const MAX_NUMBER: u64 = (1 << 52) + 1;
 
-/// The names of the keys of a call. The first one is that of the state.
+/// The names of the keys of a call. The first is the name of the state.
 pub(super) fn keys(call: &Call, script: &PolicyScript, names: &Names) -> Vec<String> {
     let state = names.state(&call.scope);
     if !concerns_leases(call, script) && script.logs == 0 {
@@ -28,8 +28,8 @@ fn concerns_leases(call: &Call, script: &PolicyScript) -> bool {
         || !call.renewals.is_empty()
 }
 
-/// Adds the arguments after the keys. Numbers are packed: a script unpacks them in less time than it takes an argument for each of
-/// them.
+/// Adds the arguments after the keys. Numbers are packed, because a script unpacks them faster than it reads an argument for each
+/// number.
 pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript, names: &Names) {
     let peek = call.peek.as_deref();
     let runs = call.asks.len() + usize::from(peek.is_some());
@@ -90,7 +90,7 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
     }
 }
 
-/// As many costs as the script reads, however many the call has.
+/// Exactly as many costs as the script reads, whatever the number in the call.
 fn whole_costs(costs: &[u64], limits: usize) -> impl Iterator<Item = f64> {
     let costs = costs.iter().copied().chain(std::iter::repeat(0));
     costs.take(limits).map(whole)
@@ -100,7 +100,7 @@ fn whole(number: u64) -> f64 {
     number.min(MAX_NUMBER) as f64
 }
 
-/// How many of these asks may get a lease: none if they take no place.
+/// How many of these asks can get a lease: none if they take no place.
 fn most_leases(asks: &Asks, script: &PolicyScript) -> u64 {
     let taken = script
         .places
@@ -118,7 +118,7 @@ fn micros_up(nanos: u64) -> u64 {
     nanos.div_ceil(1_000)
 }
 
-/// The instant in nanoseconds; the last one where it lies beyond.
+/// The instant in nanoseconds, or the last instant if it is beyond that.
 fn nanos(micros: f64) -> u64 {
     (micros as u64).saturating_mul(1_000)
 }

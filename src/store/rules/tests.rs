@@ -1,4 +1,4 @@
-//! Tests of the rules by which stores in Rust decide.
+//! Tests of the rules that decide in the stores in Rust.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn call(policy: &str) -> Call {
     )
 }
 
-/// A call that takes nothing of a key that is new and starts empty: an ask for these units, a peek, or neither.
+/// First calls for a new key that starts empty, which take nothing: asks for these units, a peek, or neither.
 fn firsts(policy: &str, cost: u64) -> [Call; 4] {
     let asks = |waits| Call {
         asks: vec![Asks {
@@ -89,7 +89,7 @@ fn a_bucket_that_starts_low_fills_from_the_first_call_on() {
     }
 }
 
-/// As long again as it takes to fill, so that a caller can still come at its retry-after.
+/// The state expires after twice the time to fill, so that a caller can still call after its retry-after.
 #[test]
 fn a_key_that_starts_low_expires_some_time_after_it_is_full() {
     let rules = Rules::new("rules");
@@ -113,7 +113,7 @@ fn a_key_that_starts_low_expires_some_time_after_it_is_full() {
     );
 }
 
-/// A row that was made to be locked holds no state.
+/// A row that was inserted only for its lock holds no state.
 #[test]
 fn an_empty_state_is_that_of_a_new_key() {
     let empty = KeyState {
@@ -228,7 +228,7 @@ fn units() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(crate::replay::cases(2_000))]
 
-    /// Otherwise a limiter would take them for a fault of the store.
+    /// Otherwise a limiter would treat such a reply as a fault of the store.
     #[test]
     fn the_rules_give_no_reply_that_no_store_may_send(
         policy in prop::sample::select(&POLICIES[..]),

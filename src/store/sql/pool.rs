@@ -1,4 +1,4 @@
-//! Connections that have one caller at a time.
+//! Connections that serve one caller at a time.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub(in crate::store) struct Pool<C> {
 /// A connection of one caller. It is closed unless it is put back.
 pub(in crate::store) struct Taken<C> {
     pub(in crate::store) connection: C,
-    /// Whether it has been used before: the server may have closed it.
+    /// Whether the connection has been used before. If so, the server may have closed it meanwhile.
     pub(in crate::store) was_idle: bool,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<C> Pool<C> {
-    /// A pool of at most so many connections.
+    /// A pool of at most `max` connections.
     pub(in crate::store) fn new(max: usize) -> Self {
         Self {
             idle: Lock::default(),

@@ -1,5 +1,5 @@
 //! The rows that this process has read or written last, and a reading of the server's clock. With them, a call for a key that no
-//! other process writes takes one flight.
+//! other process writes takes one round trip.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(in crate::store) struct RowCache {
     version: AtomicU64,
 }
 
-/// The rows of the keys without a call under way.
+/// The rows of the keys for which no call is in progress.
 #[derive(Debug, Default)]
 struct Rows {
     of: HashMap<Scope, CachedRow>,
@@ -35,12 +35,12 @@ pub(in crate::store) struct KeyRow {
 #[derive(Debug)]
 pub(super) struct CachedRow {
     pub(super) row: KeyRow,
-    /// Whether another process has written the row between the last two calls.
+    /// Whether another process wrote the row between the last two calls.
     pub(super) is_shared: bool,
     /// Whether the row comes from a message of another process, and was not read from the table.
     pub(super) from_notify: bool,
-    /// How many of the next calls lock the row at once, because another process wrote it between the two flights of an earlier
-    /// call.
+    /// How many of the next calls lock the row at once, because another process wrote the row between the two round trips of an
+    /// earlier call.
     pub(super) locks: u32,
 }
 
@@ -65,8 +65,8 @@ impl Default for RowCache {
 }
 
 impl RowCache {
-    /// A version that no row had before. Otherwise a row that was deleted and inserted again, or that lost its last writes in a crash
-    /// of the server, could be taken for the known one.
+    /// A version that no row had before. Otherwise a row that was deleted and inserted again, or that lost its last writes in a
+    /// server crash, could be mistaken for the known one.
     pub(super) fn next_version(&self) -> i64 {
         (self.version.fetch_add(1, Ordering::Relaxed) & i64::MAX as u64) as i64
     }
@@ -80,7 +80,7 @@ impl RowCache {
     }
 
     pub(super) fn keep(&self, scope: Scope, known: CachedRow) {
-        /// The most bytes of all rows: as much as half a million keys with a rate take.
+        /// The most bytes of all rows, enough for half a million keys with a rate.
         const MAX_BYTES: usize = 1 << 26;
         let mut rows = self.rows.lock();
         if rows.bytes >= MAX_BYTES {
@@ -93,8 +93,8 @@ impl RowCache {
         rows.of.insert(scope, known);
     }
 
-    /// Notes a row that another process says it has written. The note has an effect only if the row is known and no call for it
-    /// is under way.
+    /// Notes a row that another process has written, according to its message. The note has an effect only if the row is known
+    /// and no call for it is in progress.
     #[cfg(feature = "postgres")]
     pub(in crate::store) fn hear(&self, scope: &Scope, row: KeyRow) {
         let mut rows = self.rows.lock();
@@ -112,7 +112,8 @@ impl RowCache {
         }
     }
 
-    /// Notes that the server has answered a question of the instant `asked` with its clock, `now`, in microseconds since 1970.
+    /// Notes a reading of the server's clock: `now`, in microseconds since 1970, in the answer to a query that was sent at
+    /// `asked`.
     pub(super) fn note_clock(&self, now: i64, asked: Instant) {
         let mut clock = self.clock.lock();
         if clock.is_none_or(|reading| reading.asked <= asked) {
@@ -130,7 +131,7 @@ impl RowCache {
     }
 
     /// The earliest and the latest time that the server's clock can show at `at`, in microseconds since 1970; `None` if the clock
-    /// was not read lately.
+    /// was not read recently.
     pub(super) fn bounds(&self, at: Instant) -> Option<(i64, i64)> {
         let ServerClock {
             now,
@@ -145,10 +146,10 @@ impl RowCache {
     }
 }
 
-/// The bounds of a clock that showed `now` between these two times ago.
+/// The present bounds of a clock that showed `now` at some time between the query and its answer.
 fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<(i64, i64)> {
     const RECENT: Duration = Duration::from_secs(10);
-    /// The clocks of two machines may run apart by a millisecond in ten seconds.
+    /// The clocks of two machines may drift apart by a millisecond in ten seconds.
     const DRIFT: u32 = 10_000;
     if since_asked > RECENT {
         return None;
@@ -159,7 +160,7 @@ fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<(
     Some((earliest, latest))
 }
 
-/// About how many bytes a row takes in memory.
+/// The approximate size of a row in memory, in bytes.
 fn size(scope: &Scope, known: &CachedRow) -> usize {
     size_of::<(Scope, CachedRow)>() + scope.key.len() + known.row.state.bytes.len()
 }

@@ -1,12 +1,13 @@
-//! A call on a database server, where a row cannot be decided on in one flight.
+//! A call on a database server, where reading a row and writing the decision take separate round trips.
 //!
-//! First without a lock: read the row, decide, and write if its version is still the same. That takes two flights, one if nothing
-//! is to be written, and leaves nothing open. When another process has written meanwhile, the call takes the row's lock, which
-//! always succeeds. The next calls take the lock, too, because they would also fail without it.
+//! A call first tries without a lock: it reads the row, decides, and writes the row if its version is still the same. This takes
+//! two round trips, or one if there is nothing to write, and leaves nothing open. If another process has written meanwhile, the
+//! call takes the row's lock, which always succeeds. The next calls take the lock, too, because they would probably also fail
+//! without it.
 //!
-//! The row need not be read if it is [known](super::row_cache) since the last call. Then the call is decided as of an instant that the
-//! server's clock has surely reached, at most a flight before: what is granted by it is never too much. Leases count from an instant
-//! that the clock has surely not passed, so that none ends in the store before it ends for its holder.
+//! The row need not be read if it is [known](super::row_cache) from the last call. Then the call is decided as of an instant that
+//! the server's clock has certainly reached, at most a round trip earlier, so it never grants too much. Leases count from an
+//! instant that the clock has certainly not passed, so that no lease ends in the store before it ends for its holder.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ use super::row_cache::{CachedRow, KeyRow, RowCache};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 
-/// What is in the row of a key.
+/// The row of a key, as read from the server.
 #[derive(Debug)]
 pub(in crate::store) struct ReadRow {
     /// The clock of the server, in microseconds since 1970. For a locked row, it was read under the lock.
@@ -33,11 +34,11 @@ pub(in crate::store) struct ReadRow {
     pub(in crate::store) row: Option<KeyRow>,
 }
 
-/// What is to be written.
+/// A write of a row.
 #[derive(Debug)]
 pub(in crate::store) struct Write {
     pub(in crate::store) scope: Scope,
-    /// The version that the row must have; `None`: there must be none.
+    /// The version that the row must have; `None` if there must be no row.
     pub(in crate::store) version: Option<i64>,
     /// The state as a message announced it, if no read has confirmed it. The write succeeds only if the row has this state, because
     /// any client can send such a message.
@@ -46,15 +47,15 @@ pub(in crate::store) struct Write {
         allow(dead_code, reason = "MySQL sends no messages about rows")
     )]
     pub(in crate::store) from_notify: Option<KeyState>,
-    /// The row as it is afterwards.
+    /// The row after the write.
     pub(in crate::store) row: KeyRow,
     /// Whether places came back.
     pub(in crate::store) released: bool,
-    /// It must not be written at or after this instant of the server, in microseconds since 1970.
+    /// The row must not be written at or after this instant of the server, in microseconds since 1970.
     pub(in crate::store) valid_until: Option<i64>,
 }
 
-/// What a store on a database server has besides its connections.
+/// The parts of a store on a database server besides its connections.
 #[derive(Debug)]
 pub(in crate::store) struct SqlServer {
     pub(in crate::store) rules: Rules,
@@ -63,7 +64,7 @@ pub(in crate::store) struct SqlServer {
     /// The longest time to make a connection, and to wait for an answer.
     pub(in crate::store) timeout: Duration,
     calls: AtomicU32,
-    /// Where the store's own purge goes on.
+    /// The id behind which the store's own purge continues.
     purge_after: Mutex<Vec<u8>>,
 }
 
@@ -77,17 +78,17 @@ pub(in crate::store) trait RowTable: Clone + Send + Sync + 'static {
     /// Reads the row without a lock.
     fn read(&self, scope: &Scope) -> impl Future<Output = Result<ReadRow, StoreError>> + Send;
 
-    /// Writes the row if it still has that version. Returns the clock of the server if it had.
+    /// Writes the row if it still has the expected version. Returns the clock of the server if the row was written.
     fn swap(&self, write: &Write) -> impl Future<Output = Result<Option<i64>, StoreError>> + Send;
 
-    /// Locks the row, and reads it. If there is none, it is made with this version.
+    /// Locks the row, and reads it. If there is no row, one is inserted with this version.
     fn lock(
         &self,
         scope: &Scope,
         version: i64,
     ) -> impl Future<Output = Result<(Self::Locked, ReadRow), StoreError>> + Send;
 
-    /// Writes the row, if it is to be written, and ends the transaction.
+    /// Performs the write, if there is one, and ends the transaction.
     fn unlock(
         &self,
         locked: Self::Locked,
@@ -97,8 +98,8 @@ pub(in crate::store) trait RowTable: Clone + Send + Sync + 'static {
     /// Called after the row was written.
     fn wrote(&self, _write: &Write) {}
 
-    /// Deletes what has expired among the next `rows` rows behind this id. Returns the id of the last of them; an empty one behind
-    /// the last row of the table.
+    /// Deletes the expired rows among the next `rows` rows behind this id. Returns the id of the last of those rows, or an empty
+    /// id at the end of the table.
     fn purge_some(
         &self,
         after: &[u8],
@@ -122,7 +123,7 @@ impl SqlServer {
         self.rules.store()
     }
 
-    /// Makes a connection in time. It may lead to another server than the last one.
+    /// Makes a connection within the timeout. It may lead to another server than the last connection.
     pub(in crate::store) async fn connect<C>(
         &self,
         connects: impl Future<Output = Result<C, StoreError>>,
@@ -138,14 +139,14 @@ impl SqlServer {
 pub(in crate::store) struct CallAwaited(Weak<()>);
 
 impl CallAwaited {
-    /// The caller waits as long as this is not dropped.
+    /// The caller waits as long as `caller` is not dropped.
     pub(in crate::store) fn by(caller: &Arc<()>) -> Self {
         Self(Arc::downgrade(caller))
     }
 
-    /// Stops this call if its caller has given up. That caller makes another call, which settles what this one may have done. So
-    /// this call must begin nothing after that one. The server may carry out their statements in any order: the second writer
-    /// finds another version, and stops here.
+    /// Stops this call if its caller has given up. The caller then makes another call, which settles the effects of this one. So
+    /// this call must start no statement after the other call. The server may carry out the statements of both calls in any
+    /// order: the second writer finds another version, and stops here.
     fn or_stop(&self, store: &str) -> Result<(), StoreError> {
         if self.0.strong_count() > 0 {
             return Ok(());
@@ -154,7 +155,7 @@ impl CallAwaited {
     }
 }
 
-/// Does the work in a task, which a caller that gives up does not stop.
+/// Does the work in a task, which goes on if the caller gives up.
 pub(in crate::store) fn in_task<T: RowTable, R: Send + 'static, F>(
     table: &T,
     work: impl FnOnce(T, CallAwaited) -> F,
@@ -183,7 +184,7 @@ pub(in crate::store) async fn call<T: RowTable>(
     call: Call,
     awaited: CallAwaited,
 ) -> Result<Reply, StoreError> {
-    /// Expired rows are looked for after so many calls, among twice as many rows.
+    /// The number of calls after which a purge looks for expired rows, among twice as many rows.
     const PURGED_EVERY: u32 = 256;
     let reply = carry_out(&table, call, &awaited).await;
     let calls = table.sql().calls.fetch_add(1, Ordering::Relaxed);
@@ -199,10 +200,10 @@ pub(in crate::store) async fn call<T: RowTable>(
     reply
 }
 
-/// How many calls of a key lock the row at once, because one before them was too late.
+/// How many calls of a key lock the row at once after a call that found the row changed.
 const LOCKS: u32 = 16;
 
-/// Carries out a call. A caller that gives it up leaves nothing open.
+/// Carries out a call. A caller that gives up leaves nothing open.
 async fn carry_out<T: RowTable>(
     table: &T,
     mut call: Call,
@@ -211,8 +212,8 @@ async fn carry_out<T: RowTable>(
     let known = &table.sql().known;
     let last = known.take(&call.scope);
     let mut locks = last.as_ref().map_or(0, |last| last.locks);
-    // The process that returns places has often written last, although others ask for the row, too. The latest message shows
-    // which process wrote last.
+    // The process that returns places is often the last writer, although other processes call for the row, too. The latest
+    // message shows which process wrote last.
     if let Some(last) = last
         .as_ref()
         .filter(|last| locks == 0 && (!last.is_shared || last.from_notify || call.asks.is_empty()))
@@ -247,7 +248,7 @@ async fn carry_out<T: RowTable>(
     .await
 }
 
-/// Carries the call out under the lock of the row, whose version was the `last` one.
+/// Carries out the call under the lock of the row. `last` is the last known version of the row.
 async fn under_lock<T: RowTable>(
     table: T,
     call: Call,
@@ -261,7 +262,7 @@ async fn under_lock<T: RowTable>(
     let (locked, found) = table.lock(&call.scope, version).await?;
     match or_stop().and_then(|()| decide(&table, &call, found.now, found.row.as_ref())) {
         Ok((reply, write)) => {
-            // The call was in time when the lock was got, and no other call can come between.
+            // The call was in time when the lock was acquired, and no other call can come between.
             let write = write.map(|write| Write {
                 valid_until: None,
                 ..write
@@ -279,7 +280,8 @@ async fn under_lock<T: RowTable>(
     }
 }
 
-/// Carries the call out in one flight, if the row is still the `last` known one and the call changes it. `None` if nothing was done.
+/// Carries out the call in one round trip, if the row is still the `last` known one and the call changes it. `None` if nothing
+/// was done.
 async fn at_once<T: RowTable>(
     table: &T,
     call: &mut Call,
@@ -306,14 +308,14 @@ async fn at_once<T: RowTable>(
     Ok(Some(reply))
 }
 
-/// [`RowTable::swap`], which also reads the clock. If the connection breaks, the row says what has become of it, because no other
-/// write makes it have that version.
+/// [`RowTable::swap`], which also reads the clock. If the connection breaks, the version of the row shows whether the write was
+/// carried out, because no other write sets that version.
 async fn swap<T: RowTable>(table: &T, write: &Write) -> Result<bool, StoreError> {
     let asked = Instant::now();
     let now = match table.swap(write).await {
         Err(unanswered @ StoreError::Unanswered { .. }) => match table.read(&write.scope).await {
             Ok(found) if found.version() == Some(write.row.version) => Some(found.now),
-            // If the server carries it out later, it finds the version of the write that follows this one.
+            // If the server carries out this write later, it finds the version of the following write, and changes nothing.
             Ok(found) if found.version() == write.version => None,
             _ => return Err(unanswered),
         },
@@ -325,7 +327,8 @@ async fn swap<T: RowTable>(table: &T, write: &Write) -> Result<bool, StoreError>
     Ok(now.is_some())
 }
 
-/// Decides the call as of this instant, in microseconds since 1970. Returns the reply, and what is to be written, if anything is.
+/// Decides the call as of this instant, in microseconds since 1970. Returns the reply, and the write, if there is anything to
+/// write.
 fn decide<T: RowTable>(
     table: &T,
     call: &Call,
@@ -334,7 +337,7 @@ fn decide<T: RowTable>(
 ) -> Result<(Reply, Option<Write>), StoreError> {
     let SqlServer { rules, known, .. } = table.sql();
     let now = u64::try_from(now).unwrap_or_default().saturating_mul(1_000);
-    // The state of a row that was made to be locked is empty.
+    // A row that was inserted only for its lock has an empty state.
     let decided = rules.decide(now, row.map(|row| &row.state), call)?;
     let Decided {
         reply,
@@ -367,7 +370,7 @@ impl ReadRow {
         self.row.as_ref().map(|row| row.version)
     }
 
-    /// Whether another process has written it since its version was the `last` one.
+    /// Whether another process has written the row since it had the `last` version.
     fn is_not(&self, last: Option<i64>) -> bool {
         last.is_some() && self.version() != last
     }

@@ -1,4 +1,4 @@
-//! A claim of stores on servers: several of them contend.
+//! A claim for stores on servers: several stores contend for a key.
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ async fn stores_that_contend_get_exactly_the_limit() {
     contended::stores_get_exactly_the_limit(|| MysqlStore::open(&url()).unwrap()).await;
 }
 
-/// Finds a clock that is read before the lock is waited for.
+/// Detects a clock that is read before the wait for the lock.
 #[tokio::test]
 async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     let mut database = Database::new().await;
@@ -62,7 +62,7 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
         .call(take(&limiter, "1 concurrent ttl 1m", 1))
         .await
         .unwrap();
-    // It has another version afterwards, so that the call must lock the row.
+    // The row then has another version, so that the call must lock it.
     database
         .conn
         .query_drop("START TRANSACTION; UPDATE tollgate_keys SET ver = ver + 1")
@@ -84,7 +84,7 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     database.drop().await;
 }
 
-/// In a time zone an hour comes twice a year, and `UNIX_TIMESTAMP` ends in 2038.
+/// In some time zones an hour occurs twice a year, and `UNIX_TIMESTAMP` ends in 2038.
 #[tokio::test]
 async fn the_clock_is_utc() {
     let store = MysqlStore::open(&url()).unwrap();
@@ -205,7 +205,7 @@ async fn a_fault_of_the_server_is_a_typed_error() {
     database.drop().await;
 }
 
-/// The own purge, without which keys that are not used again would stay for ever.
+/// Without the store's own purge, keys that are not used again would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
     let mut database = Database::new().await;

@@ -59,7 +59,7 @@ async fn stores_that_contend_get_exactly_the_limit() {
     contended::stores_get_exactly_the_limit(|| PostgresStore::open(&url()).unwrap()).await;
 }
 
-/// Finds a clock that is read before the lock is waited for.
+/// Detects a clock that is read before the wait for the lock.
 #[tokio::test]
 async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     let store = PostgresStore::open(&url()).unwrap();
@@ -70,7 +70,7 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
         .unwrap();
     let mut other = client(&url()).await;
     let transaction = other.transaction().await.unwrap();
-    // It has another version afterwards, so that the call must lock the row.
+    // The row then has another version, so that the call must lock it.
     let change = "UPDATE tollgate_keys SET ver = ver + 1 WHERE limiter = $1";
     transaction
         .execute(change, &[&limiter.as_bytes()])
@@ -91,7 +91,7 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     );
 }
 
-/// A fixed bug: the runtime in which the limiter was built listened, if there was one.
+/// A fixed bug: messages were received in the runtime in which the limiter was built, if there was one.
 #[test]
 fn a_store_listens_although_no_runtime_does() {
     let (limiter, (sender, receiver)) = (unique("listened"), std::sync::mpsc::channel());
@@ -118,7 +118,7 @@ fn a_store_listens_although_no_runtime_does() {
     }));
 }
 
-/// Messages were lost meanwhile.
+/// Messages were lost while the connection was broken.
 #[tokio::test]
 async fn listeners_learn_that_the_connection_was_made_anew() {
     let database = Database::new().await;
@@ -192,7 +192,7 @@ async fn the_row_in_a_message_is_not_trusted() {
     assert_eq!(here.call(again).await.unwrap().granted, 0);
 }
 
-/// A fixed bug: the purge may delete the row between the two statements that make it, if there is none, and lock it.
+/// A fixed bug: the purge may delete the row between the statement that inserts it if it is missing and the one that locks it.
 #[tokio::test]
 async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {
     let database = Database::new().await;
@@ -210,7 +210,7 @@ async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {
         .execute("UPDATE tollgate_keys SET ver = ver + 1", &[])
         .await
         .unwrap();
-    // It does not know the row, and has read it when it waits to write.
+    // This process does not know the row, and has read it when it waits to write.
     let locks = tokio::spawn(
         PostgresStore::open(&database.url)
             .unwrap()
@@ -344,7 +344,7 @@ async fn a_fault_of_the_server_is_a_typed_error() {
     database.drop().await;
 }
 
-/// The own purge, without which keys that are not used again would stay for ever.
+/// Without the store's own purge, keys that are not used again would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
     let database = Database::new().await;

@@ -65,7 +65,7 @@ async fn a_call_is_carried_out_although_its_future_is_dropped() {
 const TAKES: u64 = 200;
 const IN_ALL: u64 = 500;
 
-/// The test starts itself several times.
+/// The test starts its own program several times.
 #[tokio::test]
 async fn processes_that_contend_get_exactly_the_limit() {
     const FILE: &str = "TOLLGATE_TEST_SQLITE";
@@ -172,7 +172,7 @@ async fn a_file_that_is_locked_for_too_long_is_unreachable() {
     store.call(call).await.unwrap();
 }
 
-/// The own purge, without which keys that are not used again would stay for ever.
+/// Without the store's own purge, keys that are not used again would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
     let folder = tempdir().unwrap();

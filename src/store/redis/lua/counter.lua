@@ -1,7 +1,8 @@
--- A sliding counter. present$, previous$: units of the present and of the previous window of the grid. weighs$: what the previous
--- ones weigh now, rounded up.
+-- A sliding counter. present$, previous$: units of the present and of the previous window of the grid. weighs$: the present
+-- weight of the previous units, rounded up.
 --@HELPERS
--- floor(a * b / c) and whether it was rounded, for a below 2^32, b and c below 2^44: exact, by digits of 8 bits where the product is.
+-- floor(a * b / c) and whether it was rounded, for a below 2^32, b and c below 2^44: exact, by digits of 8 bits where the product
+-- is not exact in a double.
 local function divide(a, b, c)
   if a * b < 9007199254740992 then
     local quotient = floor(a * b / c)
@@ -51,7 +52,8 @@ present$ = min(4294967295, present$ + room * cost$)
 t = nil
 if present$ + weighs$ + cost$ > @LIMIT then
   local starts, left = now + to_go$ - @PERIOD, @LIMIT - present$ - cost$
-  -- The longest part of the previous window that may weigh; first of the present previous one, then of the present one.
+  -- The longest part of the previous window that may still count: first with the present previous window, then with the present
+  -- window as the previous one.
   if left >= 0 then
     local part = previous$ == 0 and huge or divide(left, @PERIOD, previous$)
     if part > 0 then t = max(now, starts + max(0, @PERIOD - part)) end

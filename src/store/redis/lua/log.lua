@@ -1,5 +1,5 @@
--- A sliding log: a list of (instant, units), oldest first. sum$: the units in it. oldest$: no entry is older. newest$: the latest
--- entry. gone$: expired entries that are still in the list.
+-- A sliding log: a list of (instant, units), oldest first. sum$: the units in the list. oldest$: no entry is older. newest$: the
+-- latest entry. gone$: expired entries that are still in the list.
 --@HELPERS
 local function entries(key, from, to, visit)
   while true do
@@ -85,7 +85,8 @@ elseif add$ > 0 then
   end
   newest$ = now
   if call('RPUSH', KEYS[@LOG_KEY], encode('<dd', now, min(add$, BIG))) > max(64, @LIMIT) and sum$ > @LIMIT then
-    -- More entries than the limit have a debt among them: the oldest unit, which no request can use, may leave with the next.
+    -- If there are more entries than the limit has units, some are a debt. No request can use the oldest unit, so it may leave
+    -- with the next.
     local _, units = decode('<dd', call('LPOP', KEYS[@LOG_KEY]))
     local instant, next_units = decode('<dd', call('LINDEX', KEYS[@LOG_KEY], 0))
     call('LSET', KEYS[@LOG_KEY], 0, encode('<dd', instant, units + next_units))

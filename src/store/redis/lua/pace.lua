@@ -1,5 +1,5 @@
--- A throttle or a token bucket. taken$: parts that are not refilled yet. A unit has PARTS of them, and a step brings REFILL. A step is
--- a microsecond, or, where the units of each period come at once, a period.
+-- A throttle or a token bucket. taken$: parts that are not refilled yet. A unit has PARTS parts, and each step refills REFILL
+-- parts. A step is a microsecond, or a period if the units of each period come at once.
 --@DECLARE
 @DECLARE_STEPS
 local taken$ = @INITIAL
@@ -13,7 +13,7 @@ local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed
 if actual > charged then
   taken$ = min(BIG, taken$ + (actual - charged) * @PARTS)
 elseif refunds and actual < charged then
-  -- What the time since the grant cannot have refilled of this cost alone is certainly still taken.
+  -- The part of this cost that cannot have been refilled since the grant is certainly still taken.
   charged, actual = min(charged, @CAPACITY), min(actual, @CAPACITY)
   local left = charged * @PARTS - (@STEPS(now) - @STEPS(granted_at)) * @REFILL
   taken$ = max(0, taken$ - max(0, min((charged - actual) * @PARTS, left)))

@@ -1,7 +1,7 @@
--- A penalty. at$: in the future: banned until then; else the latest step of the counter, or since when it is not zero, or is zero.
--- value$: the counter. bans$: bans that are not forgiven.
+-- A penalty. at$: in the future, the end of the ban. Otherwise the latest step of the counter, or the instant since which the
+-- counter is not zero, or 0. value$: the counter. bans$: bans that are not forgiven.
 --@HELPERS
--- The steps from a value to a target or below.
+-- The number of steps in which a value falls to a target or below.
 local function halvings(_, value, target)
   for steps = 0, 31 do
     if floor(value / 2 ^ steps) <= target then return steps end

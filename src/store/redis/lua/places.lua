@@ -1,4 +1,4 @@
--- A concurrency. odd$: by how much its leases hold more or fewer places than one each.
+-- A concurrency. odd$: how many more places its leases hold than one each; negative for fewer.
 --@DECLARE
 local odd$ = 0
 --@ROOM

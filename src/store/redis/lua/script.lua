@@ -190,7 +190,8 @@ for _ = 1, runs do
     end
   end
   if stop == 0 and (room < count or kind == 2) then
-    -- The limit that stops longest, the first of several. A limit whose capacity is less than the cost stops for ever.
+    -- Finds the limit that stops the ask longest, or the first of several. A limit whose capacity is less than the cost stops it
+    -- for ever.
     --@for LIMITS
     if cost$ > 0 then
       local t
@@ -203,7 +204,7 @@ for _ = 1, runs do
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
--- When a limit with nothing left admits a unit. That of a concurrency is unknown.
+-- When a limit with nothing left admits a unit. For a concurrency, this is unknown.
 --@for LIMITS
 local available$ = now
 if (@REMAINING) == 0 then
@@ -247,7 +248,7 @@ if dirty then
   --@end
   if life > BIG then life = BIG end
   if life > 0 then
-    -- An integer of few digits is written in full.
+    -- The expiry has few enough digits to be written in full.
     call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@ALL_WORDS), 'PX', ceil(life / 1000) + 1)
   elseif raw then
     call('DEL', KEYS[1])

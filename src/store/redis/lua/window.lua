@@ -1,5 +1,5 @@
--- A fixed window. ends$: when the window ends; 0 if none is open. used$: units in it. carried$: when the window ended whose debt the
--- present one has begun with.
+-- A fixed window. ends$: when the window ends; 0 if none is open. used$: units in the window. carried$: if the present window
+-- began with the debt of an earlier one, when that one ended.
 --@DECLARE
 local ends$, used$, carried$ = 0, 0, nil
 --@LOAD
@@ -41,7 +41,7 @@ used$ == 0 and now or min(NEVER, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD)
 --@LIFE
 if used$ > 0 then life = max(life, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD - now) end
 if carried$ then
-  -- As it was, so that a grant of that window can still be refunded.
+  -- Keeps the earlier window as it was, so that a grant in it can still be refunded.
   used$, ends$ = used$ + @LIMIT * floor((ends$ - carried$) / @PERIOD), carried$
 end
 --@WORDS

@@ -1,4 +1,4 @@
-//! Single calls, and what the ledger does not have.
+//! Tests of single calls, and of behaviour that the ledger does not have.
 
 use redis::Value;
 
@@ -150,7 +150,7 @@ fn fences_rise_also_when_nothing_is_left_of_a_key() {
     assert_eq!(caller.query::<u64>("EXISTS", &state), 0);
 }
 
-/// A holder that settles a grant has charged what it really cost, from the start on. A refund must not admit more than that.
+/// After a settlement, the limit must admit no more than if the actual cost had been charged from the start.
 #[test]
 fn a_refund_of_a_rate_never_admits_too_much() {
     for (prefix, policy) in [
@@ -189,7 +189,7 @@ fn a_refund_of_a_rate_never_admits_too_much() {
             if reply.granted == 1 {
                 charges.push((now, cost));
             }
-            // In thousandths of a unit.
+            // Refilled amounts are in thousandths of a unit.
             let refills = |from: u64, to: u64| match prefix {
                 "refund" => 7 * (to - from),
                 _ => 7_000 * (to / 1_000 - from / 1_000),
@@ -203,7 +203,7 @@ fn a_refund_of_a_rate_never_admits_too_much() {
             assert!(reply.limits[0].remaining <= room, "{policy}");
         }
         assert!(refunded > 1_000, "{refunded}");
-        // At once, it gives everything back.
+        // A settlement at the instant of the grant refunds the whole difference.
         caller.now += 1_000_000;
         caller.ask(9_000, 1, &[50]);
         let settlement = Settlement {

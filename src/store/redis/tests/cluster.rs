@@ -1,4 +1,5 @@
-//! The names and the scripts on a Redis Cluster: all keys of a call are in one slot, and its node carries the call out.
+//! Tests the names and the scripts on a Redis Cluster: all keys of a call are in one slot, and the node of the slot carries out
+//! the call.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ fn slot_of(node: &mut Connection, key: &str) -> u16 {
         .unwrap()
 }
 
-/// The answer of the node that owns the keys. Every other node says that it does not.
+/// The answer of the node that owns the keys. Every other node answers `MOVED`.
 fn answer_of_owner(
     nodes: &mut [Connection],
     script: &PolicyScript,
@@ -68,7 +69,7 @@ fn answer_of_owner(
     wire::read(&answer, call, "the store", "the state").unwrap()
 }
 
-/// Calls that touch every key that there is.
+/// Calls that access all keys of the scope.
 fn calls(scope: &Scope, policy: &crate::policy::Policy) -> [Call; 3] {
     let blank = || Call {
         scope: scope.clone(),
@@ -179,7 +180,7 @@ fn each_script_runs_where_its_keys_are() {
     }
 }
 
-/// The node that has the key publishes a release, and every node delivers it.
+/// The node that owns the key publishes a release, and every node delivers it.
 #[test]
 fn a_release_is_heard_at_every_node() {
     let (mut nodes, names) = (
@@ -213,7 +214,7 @@ fn a_release_is_heard_at_every_node() {
     }
 }
 
-/// A store speaks to one node: it does not follow a key to another one, and says so.
+/// A store connects to one node: it does not follow a key to another node, and returns an error.
 #[tokio::test]
 async fn a_store_at_one_node_is_refused_the_keys_of_others() {
     let policy = "1/h".parse().unwrap();

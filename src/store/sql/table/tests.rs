@@ -5,12 +5,12 @@ use std::sync::Mutex as StdMutex;
 use super::*;
 use crate::exchange::Asks;
 
-/// A table of one row in this process, which counts the flights. Its clock stands still.
+/// A table of one row in this process, which counts the round trips. Its clock stands still.
 #[derive(Default)]
 struct Fake {
     row: StdMutex<Option<KeyRow>>,
     flights: AtomicU32,
-    /// The answer to the next write is lost; before or after the write.
+    /// Whether the answer to the next write is lost, and if so, whether the row is written.
     loses: StdMutex<Option<bool>>,
 }
 
@@ -96,7 +96,7 @@ impl Default for Process {
 }
 
 impl Process {
-    /// Another one.
+    /// Another process that shares the table.
     fn other(&self) -> Self {
         Self {
             table: Arc::clone(&self.table),
@@ -112,7 +112,7 @@ impl Process {
         (granted, self.table.flights.load(Ordering::Relaxed) - before)
     }
 
-    /// Returns how many of as many asks were granted, and the flights that it took.
+    /// Makes `count` asks. Returns how many were granted, and the number of round trips.
     async fn take(&self, policy: &str, count: u64) -> (u64, u32) {
         self.call(Call {
             asks: vec![Asks {
