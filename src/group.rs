@@ -22,15 +22,15 @@ use crate::permit::Permit;
 
 pub use error::GroupError;
 
-/// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
-/// other and keeps each permit.
+/// How often a waiting group gives up its permit because another member denies. After that, the group acquires the members one
+/// after the other and keeps each permit.
 const OPTIMISTIC_ROUNDS: usize = 4;
 
 /// Several limiters charged together, all or none: per client **and** per endpoint **and** in total.
 ///
-/// All are checked at one moment. If one denies, no other is charged, and the error names the one that denied. The limits of one
-/// limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter
-/// that is listed twice is charged once.
+/// All limiters are checked at one moment. If one denies, no other is charged, and the error names the one that denied. The
+/// limits of one limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by
+/// one. A limiter that is listed twice is charged once.
 ///
 /// # Order
 ///
@@ -119,7 +119,7 @@ impl GroupPermit {
         self.end_each(Permit::refund)
     }
 
-    /// Ends each permit, also after one that was not live. Returns whether all were live.
+    /// Ends all permits, live or not. Returns whether all were live.
     fn end_each(self, end: impl Fn(Permit) -> bool) -> bool {
         let ended = self.permits.into_iter().map(end);
         ended.fold(true, |all, live| all & live)
@@ -130,7 +130,7 @@ impl GroupPermit {
         drop(self);
     }
 
-    /// Completes when one of the permits is reclaimed: the place of the first.
+    /// Completes when one of the permits is reclaimed. Returns its index.
     async fn first_reclaim(&self) -> usize {
         let permits = self.permits.iter();
         first_of(permits.map(|permit| Box::pin(permit.reclaimed()))).await
@@ -170,7 +170,7 @@ impl LimiterGroup {
         self
     }
 
-    /// Takes one unit of each limiter now, or nothing.
+    /// Takes one unit of every limiter now, or nothing.
     ///
     /// # Errors
     ///
@@ -277,8 +277,8 @@ impl LimiterGroup {
 
     /// Acquires the limiters in the order of their addresses, so a group that holds one waits only for a later one.
     ///
-    /// The exception is a permit that was reclaimed meanwhile: the group waits for it again while it keeps the others. If groups
-    /// deadlock because of that, they wait for a limiter with a TTL, and a reclaim ends the deadlock.
+    /// The exception is a permit that was reclaimed meanwhile: the group acquires it again while it keeps the others. If groups
+    /// deadlock because of that, they wait for a limiter with a TTL, so a reclaim ends the deadlock.
     async fn acquire_one_by_one(
         &self,
         options: RequestOptions,
@@ -325,8 +325,8 @@ impl LimiterGroup {
         }
     }
 
-    /// Completes when a member other than `awaited` refuses the new request that the group needs to make there. Members whose
-    /// permits are `held` need none. The queue of `awaited` reports its own closing.
+    /// Completes when a member other than `awaited` is closed to the new request that the group must make there. Members whose
+    /// permits are `held` need no new request. The queue of `awaited` reports its own closing.
     async fn closing_of_another(&self, awaited: usize, held: &[HeldMember]) -> usize {
         let is_held = |member| held.iter().any(|held| held.member == member);
         let others: Vec<usize> = (0..self.members.len())
@@ -343,14 +343,14 @@ impl LimiterGroup {
         others[first_of(closings).await]
     }
 
-    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire_many`] would make it; takes nothing.
-    /// Other calls may come between the decisions.
+    /// The decision of each limiter, in the order of the group, that [`LimiterGroup::try_acquire_many`] would make; takes
+    /// nothing. Other calls may come between the decisions.
     pub fn check(&self, cost: u64) -> impl Iterator<Item = Decision> + '_ {
         self.members.iter().map(move |member| member.check(cost))
     }
 
-    /// How long until all admit `cost`: the longest [`retry_after`](Decision::retry_after) of the members. `None` when all admit
-    /// it now, or when a member that denies has none.
+    /// How long until all limiters admit `cost`: the longest [`retry_after`](Decision::retry_after) of the members. `None` when
+    /// all admit it now, or when a member that denies has no `retry_after`.
     #[must_use]
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
@@ -389,8 +389,8 @@ impl LimiterGroup {
         self.members.iter().for_each(Limiter::close);
     }
 
-    /// [Closes each member to new requests](Limiter::close_to_new), as [`LimiterGroup::close`] closes it. Requests that wait at one member
-    /// alone are served. A waiting request of a group is a new request to the members that it does not wait for, so it
+    /// [Closes each member to new requests](Limiter::close_to_new), also for callers outside this group. Waiting requests of a
+    /// single member are served. A waiting request of a group is a new request to the members for which it does not wait, so it
     /// [fails](LimiterGroup#closing), unless it keeps their permits. See [`LimiterGroup::close`] for an example.
     pub fn close_to_new(&self) {
         self.members.iter().for_each(Limiter::close_to_new);
@@ -402,9 +402,9 @@ impl LimiterGroup {
         self.members.iter().any(Limiter::is_closed)
     }
 
-    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, none is in use
-    /// then. While a member is open, requests may come at any time, also before the others are drained. See [`LimiterGroup::close`] for an
-    /// example.
+    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, no member is in
+    /// use then. While a member is open, requests may come at any time, also before the others are drained. See
+    /// [`LimiterGroup::close`] for an example.
     ///
     /// # Cancel safety
     ///
@@ -454,7 +454,7 @@ impl LimiterGroup {
     }
 }
 
-/// The index of the future that completes first. Without futures, none ever does.
+/// Returns the index of the future that completes first. Never completes without futures.
 async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
     let futures: Vec<_> = futures.collect();
     if futures.is_empty() {
@@ -463,7 +463,7 @@ async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
     select_all(futures).await.1
 }
 
-/// The permit of a member, which is refunded on drop like any reservation.
+/// The permit of a member, refunded on drop like any reservation.
 struct HeldMember {
     member: usize,
     permit: Reservation,
@@ -483,7 +483,8 @@ pub struct GroupAcquire {
 
 /// A request of all limiters of a [`LimiterGroup`].
 impl PermitRequest<&LimiterGroup> {
-    /// Waits until all limiters admit the request at the same moment. The timeout is for all of it. See [`LimiterGroup::acquire`].
+    /// Waits until all limiters admit the request at the same moment. The timeout is for the whole wait. See
+    /// [`LimiterGroup::acquire`].
     ///
     /// # Errors
     ///
@@ -494,7 +495,7 @@ impl PermitRequest<&LimiterGroup> {
         }
     }
 
-    /// Takes what the request costs of each limiter now, or nothing. See [`LimiterGroup::try_acquire`].
+    /// Takes the cost of the request from every limiter now, or nothing. See [`LimiterGroup::try_acquire`].
     ///
     /// # Errors
     ///
@@ -504,8 +505,8 @@ impl PermitRequest<&LimiterGroup> {
         Ok(self.target.permit(permits))
     }
 
-    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire`] would make it; takes nothing. Other
-    /// calls may come between the decisions.
+    /// The decision of each limiter, in the order of the group, that [`LimiterGroup::try_acquire`] would make; takes nothing.
+    /// Other calls may come between the decisions.
     pub fn check(&self) -> impl Iterator<Item = Decision> + '_ {
         self.target
             .members
