@@ -99,13 +99,13 @@ impl GroupPermit {
     }
 
     /// [Settles](Permit::settle) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not settled"]
+    #[must_use = "`false` means that a permit was not settled"]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.end_each(|permit| permit.settle(actual_cost))
     }
 
     /// [Settles](Permit::settle_costs) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not settled"]
+    #[must_use = "`false` means that a permit was not settled"]
     pub fn settle_costs<'a>(
         self,
         actual: impl IntoIterator<Item = (&'a str, u64)> + Clone,
@@ -114,7 +114,7 @@ impl GroupPermit {
     }
 
     /// [Refunds](Permit::refund) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not refunded"]
+    #[must_use = "`false` means that a permit was not refunded"]
     pub fn refund(self) -> bool {
         self.end_each(Permit::refund)
     }

@@ -261,14 +261,14 @@ impl Permit {
 
     /// Restarts the TTL. Returns whether the permit is live: a permit whose TTL has passed is not revived. Without a TTL, does
     /// nothing and returns `true`. See the [type's example](Permit#examples).
-    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
+    #[must_use = "`false` means that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
         self.leased()
             .is_none_or(|(manager, lease)| manager.release_channel().renew(lease, self.grant.fence))
     }
 
-    /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl), to which a longer
-    /// one is cut. Later [renewals](Permit::renew) restart it at the same length. Otherwise like [`Permit::renew`].
+    /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl), which caps it.
+    /// Later [renewals](Permit::renew) restart it at the same length. Otherwise like [`Permit::renew`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -284,7 +284,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
+    #[must_use = "`false` means that the permit was reclaimed, and others may hold its place"]
     pub fn renew_for(&self, ttl: Duration) -> bool {
         self.leased().is_none_or(|(manager, lease)| {
             manager
@@ -353,7 +353,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.settle_as(Actual::Cost(actual_cost))
     }
@@ -374,7 +374,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
         let mut units = UnitCosts::default();
         actual
@@ -435,7 +435,7 @@ impl Permit {
     /// assert_eq!(limiter.check(1).remaining(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use = "`false` says that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
     pub fn refund(self) -> bool {
         self.settle_as(Actual::Nothing)
     }
