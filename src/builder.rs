@@ -181,7 +181,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid.
     ///
     /// ```
     /// use std::time::Duration;
@@ -251,7 +251,7 @@ impl LimiterBuilder {
         ///     let _used = limiter.try_acquire_many(6)?;
         ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
         ///     tokio::time::sleep(Duration::from_secs(5)).await;
-        ///     let _used = limiter.try_acquire_many(5)?; // it found 3 used, so 2 can be refunded
+        ///     let _used = limiter.try_acquire_many(5)?; // 3 units were used at this grant, so 2 can be refunded
         ///     tokio::time::sleep(Duration::from_secs(2)).await;
         ///     estimate.refund(); // of the 8, 7 have been refilled by now
         ///     assert_eq!(limiter.check(1).remaining(), remaining);
@@ -307,7 +307,7 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let clock = Clock::new(self.time_source);
         let since_epoch = since_epoch();

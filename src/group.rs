@@ -221,7 +221,8 @@ impl LimiterGroup {
     }
 
     /// Waits for a permit of one unit of each limiter, runs the future while it holds the permits, and releases them: see
-    /// [`Limiter::run`]. If one of the permits is reclaimed meanwhile, the future is dropped. See [`PermitRequest`](PermitRequest#examples) for an example.
+    /// [`Limiter::run`]. If a permit is reclaimed meanwhile, the future is dropped. See [`PermitRequest`](PermitRequest#examples)
+    /// for an example.
     ///
     /// # Cancel safety
     ///
@@ -415,7 +416,7 @@ impl LimiterGroup {
         }
     }
 
-    /// Tries all members but one. `waits` says whether the caller will wait if one denies.
+    /// Tries all members except one. `waits` is whether the caller will wait if a member denies.
     fn try_all(
         &self,
         but: Option<usize>,

@@ -324,7 +324,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`RunError::Acquire`](crate::RunError::Acquire) with an error of [`Limiter::acquire`], if the future was never polled.
+    /// [`RunError::Acquire`](crate::RunError::Acquire) with an error of [`Limiter::acquire`]; the future was then never polled.
     /// [`RunError::Reclaimed`](crate::RunError::Reclaimed) if the TTL passed before the future completed, or before it was first
     /// polled.
     ///

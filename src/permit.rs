@@ -18,7 +18,7 @@ pub use self::split::{MergeError, MergeErrorKind, SplitError};
 
 /// A granted permit; dropping it **releases** it.
 ///
-/// What the release gives back depends on the policy. A place of a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next
+/// The effect of the release depends on the policy. A place of a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next
 /// waiter, also when the holder panics. The units of a rate stay spent: a permit of a rate holds no place, and dropping it costs
 /// nothing.
 ///
@@ -368,7 +368,7 @@ impl Permit {
     /// let limiter = Limiter::new("40000 input_tokens/min and 8000 output_tokens/min")?;
     /// let request = limiter.request().cost_of("input_tokens", 900).cost_of("output_tokens", 4_096);
     /// let permit = request.clone().acquire().await?;
-    /// let (input, output) = (912, 350); // as the answer says
+    /// let (input, output) = (912, 350); // from the response
     /// assert!(permit.settle_costs([("input_tokens", input), ("output_tokens", output)]));
     /// assert_eq!(request.check().remaining(), 8_000 - output);
     /// # Ok(())

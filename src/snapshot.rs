@@ -34,7 +34,7 @@ pub struct LimiterSnapshot {
     pub denied: u64,
     /// Requests that a full queue dropped or turned away.
     pub shed: u64,
-    /// Requests that timed out, or that failed at once because they would have.
+    /// Requests that timed out, or that failed at once because they could not be granted within their timeout.
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,
@@ -65,7 +65,7 @@ pub struct KeyTotals {
     pub denied: u64,
     /// Requests that a full queue dropped or turned away.
     pub shed: u64,
-    /// Requests that timed out, or that failed at once because they would have.
+    /// Requests that timed out, or that failed at once because they could not be granted within their timeout.
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,

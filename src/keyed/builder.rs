@@ -142,8 +142,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         /// between two policies of different kinds gets a full budget each time.
         ///
         /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names a limit of that policy when the
-        /// policy of a tier is invalid. Requests then get [`Config`](crate::TryAcquireError::Config). With more than 64 different
-        /// policies, keys of the others are always [active](KeyedLimiter#memory).
+        /// policy of a tier is invalid. Requests and [`limiter`](KeyedLimiter::limiter) then fail with
+        /// [`Config`](crate::TryAcquireError::Config). With more than 64 different policies, keys of the others are always
+        /// [active](KeyedLimiter#memory).
         ///
         /// See the [type's example](KeyedLimiterBuilder#examples).
         pub tiers(tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) => tier_of = Some(Box::new(tier_of));

@@ -671,11 +671,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub async fn drained(&self) {
-        // Grants and releases keep no count for this method, because they do not know whether a task awaits the drain. The task
-        // looks at one shard after the other, and waits for the keys that are in use. It sees different shards at different
-        // moments. So while the limiter is open, it must find each shard drained twice, one round apart, with no grant between.
-        // Then all shards were drained when the second round began. The keys of a closed limiter stay drained, so one round is
-        // enough.
+        // Grants and releases keep no count for this method, because they have no information on whether a task awaits the drain.
+        // The task looks at one shard after the other, and waits for the keys that are in use. It sees different shards at
+        // different moments. So while the limiter is open, it must find each shard drained twice, one round apart, with no grant
+        // between. Then all shards were drained when the second round began. The keys of a closed limiter stay drained, so one
+        // round is enough.
         let table = &*self.table;
         let shards = with_table!(table, |table| table.shards.count());
         let mut marks = vec![None; shards];

@@ -14,7 +14,7 @@ use crate::strategy::Moment;
 pub enum SplitError {
     /// Each part must have at least one unit.
     #[error(
-        "a permit of {cost} has no part of {units} that leaves another; split off at least 1, and fewer than it has"
+        "cannot split {units} units off a permit of {cost}; split off at least 1, and fewer than the permit has"
     )]
     OutOfRange {
         /// The units that were to be split off.

@@ -132,7 +132,7 @@ impl SharedLimiterBuilder {
 
     /// Prefetches units of rates: at most `max_units`, each kept for at most `kept_for`. Defaults to no prefetch.
     ///
-    /// A call then asks for more units than requests wait for: twice the units used since the last call. The store charges these
+    /// A call then requests more units than are waited for: twice the units used since the last call. The store charges these
     /// units at once, and the process grants them without another call, so that a hot key is not bound by round trips. Prefetched
     /// units that are not used in time are refunded, as far as a refund [can be proved](crate::Permit::settle). The store never
     /// charges more than the limits admit, for all processes together. But a unit may be used up to `kept_for` after it was

@@ -23,7 +23,7 @@ pub(super) struct SharedBy {
     pub(super) link: Arc<StoreLink>,
     pub(super) plan: Arc<Plan>,
     pub(super) options: Arc<Options>,
-    /// The session of the empty key, a template for others: every key has its own scope, and every session its own first lease.
+    /// The session options of the empty key. Other keys differ in the scope, and every session in the first lease.
     pub(super) session: SessionOptions,
     pub(super) keys: Arc<Keys>,
     pub(super) driver: Arc<SharedDriver<Manager>>,
