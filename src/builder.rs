@@ -236,8 +236,8 @@ impl LimiterBuilder {
         ///
         /// By default, a refund is at most the part of the bucket's usage right after the grant that has not been refilled since.
         /// If no grant followed, the bound allows the whole refund. Under steady use it may be lower than would be safe. With
-        /// this option, the bound is the lowest usage at any later grant, which is exact for the grants of the latest 250
-        /// instants. With or without this option, a refund never lets the later grants exceed the limit. See
+        /// this option, the bound is the lowest usage right before any later grant, which is exact for the grants of the latest
+        /// 250 instants. With or without this option, a refund never lets the later grants exceed the limit. See
         /// [`Permit::settle`](crate::Permit::settle).
         ///
         /// ```
@@ -251,7 +251,7 @@ impl LimiterBuilder {
         ///     let _used = limiter.try_acquire_many(6)?;
         ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
         ///     tokio::time::sleep(Duration::from_secs(5)).await;
-        ///     let _used = limiter.try_acquire_many(5)?; // 3 units were used at this grant, so 2 can be refunded
+        ///     let _used = limiter.try_acquire_many(5)?; // 3 units were used right before it, so 2 can be refunded
         ///     tokio::time::sleep(Duration::from_secs(2)).await;
         ///     estimate.refund(); // of the 8, 7 have been refilled by now
         ///     assert_eq!(limiter.check(1).remaining(), remaining);

@@ -322,9 +322,9 @@ impl Permit {
     /// small burst under load, the refund can be less than the difference. A throttle or a token bucket refunds at most the part
     /// of its usage after the grant that has not been refilled since. The bound is higher with
     /// [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a policy of several limits, and in a keyed limiter. In these
-    /// cases the bound is the lowest usage at any later grant. It is kept for at least the 250 latest instants of grants. A debt
-    /// is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it
-    /// is.
+    /// cases the bound is the lowest usage right before any later grant. It is kept for at least the 250 latest instants of
+    /// grants. A debt is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period,
+    /// however large it is.
     ///
     /// Returns whether the permit was live. Settling changes nothing for a permit whose TTL has passed, or that was granted
     /// [without a store](crate::store::OnStoreDown::Allow). A permit of a rate of a [`KeyedLimiter`](crate::KeyedLimiter#permits)

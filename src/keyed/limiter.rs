@@ -84,8 +84,8 @@ use crate::snapshot::{KeyTotals, LimitStatus};
 /// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
 /// which can also be paused and observed.
 ///
-/// A refund needs the key and its usage at the grant. Keeping both would make every permit larger and every grant slower,
-/// although few permits are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
+/// A refund needs the key and its usage right before the grant. Keeping both would make every permit larger and every grant
+/// slower, although few permits are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
 /// [`penalize`](KeyedLimiter::penalize) the key by the difference. (A reward refunds the latest usage of the key, regardless of
 /// which grant caused it.)
 ///
