@@ -1,4 +1,4 @@
-//! How a limiter is built, and the options that builders share.
+//! The builder of a limiter, and the options that all builders share.
 
 #[cfg(feature = "quanta")]
 mod fast_clock;
@@ -43,7 +43,7 @@ pub struct LimiterBuilder {
     observer: Observers,
 }
 
-/// The wall clock at [`Moment::START`] of a limiter that is built now.
+/// The wall-clock time at [`Moment::START`] of a limiter that is built now.
 pub(crate) fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -54,10 +54,10 @@ pub(crate) fn since_epoch() -> Duration {
 macro_rules! queue_options {
     () => {
         setters! {
-            /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
-            /// Defaults to about two billion, which is also the most.
+            /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request
+            /// waits. Defaults to about two billion, which is also the maximum.
             ///
-            /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next request, and for an
+            /// [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) sets what happens to the next request, and has an
             /// example.
             pub max_queue(requests: usize) => options.max_queue = Some(requests);
 
@@ -79,8 +79,8 @@ macro_rules! queue_options {
             /// ```
             pub overflow(overflow: Overflow) => options.overflow = overflow;
 
-            /// Serves the latest request first, within one priority (LIFO), instead of the one that has waited longest. Under overload that
-            /// keeps the wait of most requests short, at the cost of those that came first: give requests a
+            /// Within one priority, serves the latest request first (LIFO) instead of the oldest. Under overload that keeps the
+            /// wait of most requests short, at the cost of the oldest ones: give requests a
             /// [timeout](crate::PermitRequest::timeout), or bound the queue and [drop the oldest](crate::Overflow::DropOldest).
             ///
             /// ```
@@ -107,7 +107,8 @@ macro_rules! queue_options {
 macro_rules! shared_options {
     () => {
         setters! {
-            /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
+            /// Sets a name, which appears in errors of a [`LimiterGroup`](crate::LimiterGroup) and in `Debug` output. Defaults to
+            /// none.
             ///
             /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
             /// example.
@@ -117,11 +118,11 @@ macro_rules! shared_options {
         crate::builder::queue_options!();
 
         setters! {
-            /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
+            /// Sets the remaining quota of an upstream below which the limiter slows down. Defaults to 0: never.
             ///
-            /// When a [signal](crate::Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
-            /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter)
-            /// that the signal was applied to.
+            /// When a [signal](crate::Limiter::apply_upstream_signal) reports that fewer than `units` remain, the limiter spreads
+            /// the rest evenly over the time until the upstream's quota resets. A keyed limiter does so for [the
+            /// key](crate::KeyedLimiter::limiter) that the signal was applied to.
             ///
             /// ```
             /// use std::time::Duration;
@@ -141,15 +142,16 @@ macro_rules! shared_options {
             /// ```
             pub spread_below(units: u64) => options.spread_below = units;
 
-            /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
+            /// Grants waiting requests within some microseconds of their instants. Tokio's timer is late by about a millisecond.
             ///
-            /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
-            /// this option one thread, which all limiters of the process share, sleeps until a little before the next grant and spins for the
-            /// rest. It sleeps while no request waits for an instant, and never grants early. It takes more CPU the shorter the interval is
-            /// (BENCHMARKS.md has figures); a burst of about 10 ms' worth of grants takes less, where the rate allows bursts.
+            /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a
+            /// late one. With this option one thread, which all limiters of the process share, sleeps until a little before the
+            /// next grant and spins for the rest. The thread sleeps while no request waits for an instant, and never grants
+            /// early. It takes more CPU the shorter the interval is (BENCHMARKS.md has figures). Where the rate allows bursts, a
+            /// burst of about 10 ms' worth of grants takes less.
             ///
-            /// Where a test pauses or advances tokio's clock, that clock rules, as without the option. The observer of the limiter and the
-            /// wakers of its waiters may be called in that thread.
+            /// Where a test pauses or advances tokio's clock, that clock applies, as without the option. The observer of the
+            /// limiter and the wakers of its waiters may be called in the thread.
             ///
             /// ```
             /// use std::time::Duration;
@@ -179,7 +181,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid.
     ///
     /// ```
     /// use std::time::Duration;
@@ -197,8 +199,8 @@ impl Limiter {
         Self::builder(policy).build()
     }
 
-    /// Starts to build a limiter with options. See [`LimiterBuilder`]. It takes what [`Limiter::new`] takes; an invalid policy is
-    /// an error of [`build`](LimiterBuilder::build).
+    /// Starts to build a limiter with options. See [`LimiterBuilder`]. The policy has the forms that [`Limiter::new`] takes.
+    /// [`build`](LimiterBuilder::build) reports an invalid policy.
     pub fn builder(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> LimiterBuilder {
         LimiterBuilder {
             policy: policy.try_into().map_err(Into::into),
@@ -217,9 +219,9 @@ impl LimiterBuilder {
     shared_options!();
 
     setters! {
-        /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
-        /// where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not adapt. With
-        /// it, each grant reads the clock.
+        /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant
+        /// time where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not
+        /// adapt. With this option, each grant reads the clock.
         ///
         /// ```
         /// # use tollgate::{Limiter, MaxConcurrency};
@@ -229,13 +231,13 @@ impl LimiterBuilder {
         /// ```
         pub record_grant_time() => records_grant_time = true;
 
-        /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
-        /// permits. Then such a policy decides under a lock, which takes longer.
+        /// Records the data that is needed to refund more of the permits of a [`Throttle`](crate::Throttle) or a
+        /// [`TokenBucket`](crate::TokenBucket). Such a policy then decides under a lock, which takes longer.
         ///
-        /// By default, a refund is at most the part of the bucket's usage after that grant that has not been refilled since. If no
-        /// grant followed, that is the whole refund. Under steady use it may be less than could safely be refunded. With this option,
-        /// the bound is the least usage that a later grant found, which is known exactly for the grants of the latest 250 instants.
-        /// With or without this option, a refund never lets the grants made since then exceed the limit. See
+        /// By default, a refund is at most the part of the bucket's usage right after the grant that has not been refilled since.
+        /// If no grant followed, the bound allows the whole refund. Under steady use it may be lower than would be safe. With
+        /// this option, the bound is the lowest usage right before any later grant, which is exact for the grants of the latest
+        /// 250 instants. With or without this option, a refund never lets the later grants exceed the limit. See
         /// [`Permit::settle`](crate::Permit::settle).
         ///
         /// ```
@@ -249,7 +251,7 @@ impl LimiterBuilder {
         ///     let _used = limiter.try_acquire_many(6)?;
         ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
         ///     tokio::time::sleep(Duration::from_secs(5)).await;
-        ///     let _used = limiter.try_acquire_many(5)?; // it found 3 used, so 2 can be refunded
+        ///     let _used = limiter.try_acquire_many(5)?; // 3 units were used right before it, so 2 can be refunded
         ///     tokio::time::sleep(Duration::from_secs(2)).await;
         ///     estimate.refund(); // of the 8, 7 have been refilled by now
         ///     assert_eq!(limiter.check(1).remaining(), remaining);
@@ -260,24 +262,24 @@ impl LimiterBuilder {
         pub exact_refunds() => exact_refunds = true;
     }
 
-    /// Adds an observer of the [events](LimiterEvent) of the limiter, and of requests that wait. Defaults to none. [`LimiterEvent`] has a
-    /// table of the events and says in which order they come; [`Observer`] has an example. Several observers are called in the order in
-    /// which they were added.
+    /// Adds an observer of the [events](LimiterEvent) and the waiting requests of the limiter. Defaults to none. [`LimiterEvent`]
+    /// has a table of the events and their order; [`Observer`] has an example. Several observers are called in the order in which
+    /// they were added.
     ///
-    /// Without an observer, events take no time. With one, a request that waits reads the clock when it comes and when it is
-    /// granted, and a denial takes the lock; a grant without a wait takes no longer than before.
+    /// Without an observer, events take no time. With an observer, a waiting request reads the clock when it arrives and when it
+    /// is granted, and a denial takes the lock. A grant without a wait takes no longer than before.
     ///
     /// The observer runs outside every lock, in the task or thread that acts for the limiter at that time. It must be quick and
-    /// must not block. The limiter catches a panic in it. It may call the limiter. Events that the observer causes itself are also
-    /// reported. Events that are caused during that second report are not, so that reporting ends even if the observer tries again
-    /// at each denial.
+    /// must not block. The limiter catches a panic in the observer. The observer may call the limiter. Events that the observer
+    /// causes are reported, too. Events that it causes during that second report are not, so that reporting ends even if the
+    /// observer retries at each denial.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = self.observer.and(observer);
         self
     }
 
-    /// Calls `observer` for each [event](LimiterEvent). It is [`observer`](Self::observer) for a closure, whose argument needs no type
-    /// here.
+    /// Calls `observer` for each [event](LimiterEvent). Equivalent to [`observer`](Self::observer), except that a closure needs
+    /// no argument type here.
     ///
     /// ```
     /// use std::time::Duration;
@@ -300,12 +302,12 @@ impl LimiterBuilder {
         self.observer(observer)
     }
 
-    /// Builds the limiter. It starts no task: the first request that must wait, or the first permit with a TTL, starts one in its
+    /// Builds the limiter. Starts no task: the first request that must wait, or the first permit with a TTL, starts one in its
     /// own tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let clock = Clock::new(self.time_source);
         let since_epoch = since_epoch();

@@ -1,4 +1,4 @@
-//! The answer of a non-blocking check: whether a cost is admitted, and when to retry.
+//! The result of a non-blocking check: whether a cost is admitted, and when to retry.
 
 mod binding;
 
@@ -10,7 +10,7 @@ use binding::Binding;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{LimitReport, Moment};
 
-/// The answer of a non-blocking check.
+/// The result of a non-blocking check: whether a cost is admitted, and when to retry.
 ///
 /// With several limits, the numbers are those of the binding limit: the one that denied, or else the one with the fewest units
 /// remaining.
@@ -54,7 +54,7 @@ pub struct Decision {
     reset_after: u64,
 }
 
-/// Nanoseconds; [`Wait::UNKNOWN`] if there is none, or it is not known.
+/// A wait in nanoseconds; [`Wait::UNKNOWN`] if there is none or it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Wait(u64);
 
@@ -80,21 +80,22 @@ getters!(Decision {
     /// The units that every limit would admit now, before this request. 0 while requests wait, because they go first.
     pub remaining: remaining -> u64,
 
-    /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
-    /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
-    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) distinguishes from the
+    /// Whether no limit denied the request, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for),
+    /// an upstream's quota is spread out, the queue [has overflowed](crate::Overflow::Block), or the store [does not
+    /// answer](crate::store::OnStoreDown::Deny). [`is_store_down`](Self::is_store_down) distinguishes the last case from the
     /// others.
     pub is_paused: paused -> bool,
 
-    /// Whether the limiter is [paused](Self::is_paused) because its store does not answer, and its rule is [to
-    /// deny](crate::store::OnStoreDown::Deny) then.
+    /// Whether the limiter is [paused](Self::is_paused) because its store does not answer and its rule for that is [to
+    /// deny](crate::store::OnStoreDown::Deny).
     pub is_store_down: store_down -> bool,
 });
 
 impl Decision {
-    /// The decision of all limits together on a request behind `ahead` waiting units; `asked` has the answer of each limit,
-    /// `misfit` is the index of a limit that never admits it, and `capacity` says how much the limit of an index admits at present.
-    #[inline(always)] // it is compiled anew for a policy of one limit
+    /// The decision of all limits together on a request behind `ahead` waiting units. `asked` has the report of each limit,
+    /// `misfit` is the index of a limit that never admits the cost, and `capacity` returns the present capacity of the limit at
+    /// an index.
+    #[inline(always)] // a policy of one limit gets its own compiled copy
     pub(crate) fn summarize(
         policy: &Policy,
         misfit: Option<usize>,
@@ -106,7 +107,7 @@ impl Decision {
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest) = (0, 0);
         let mut denied: Option<(Moment, usize)> = None;
-        // A tie goes to the first limit, so that the result does not depend on what else denies at the same instant.
+        // A tie goes to the first limit, so that the result does not depend on which other limits deny at the same instant.
         for (by, answer) in asked.enumerate() {
             if answer.remaining < remaining {
                 remaining = answer.remaining;
@@ -136,7 +137,7 @@ impl Decision {
             Wait::UNKNOWN
         };
         // Each branch of `Binding::with` makes the decision. Moving a finished binding would copy it just after its fields were
-        // written, and the processor stalls on that.
+        // written, which stalls the processor.
         Binding::with(policy, by, |binding| Self {
             allowed,
             paused: false,
@@ -151,7 +152,7 @@ impl Decision {
     }
 
     /// How long until the cost is admitted if no other request comes. Exact: the cost is denied one nanosecond before it. `None`
-    /// when it is allowed now, when only a release helps (its time is unknown), or when it can never be admitted.
+    /// when the cost is admitted now, when only a release helps (its time is unknown), or when the cost can never be admitted.
     ///
     /// Waiting requests go first. The value is exact for up to 64 of them; with more it is a lower bound: the cost is denied
     /// before it, and may be denied at it.
@@ -163,16 +164,16 @@ impl Decision {
         }
     }
 
-    /// How long until every limit is reset if nothing more is admitted. Permits in flight are ignored: when they are released is
-    /// unknown.
+    /// How long until every limit is reset if nothing more is admitted. Permits in flight are ignored, because the time of their
+    /// release is unknown.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)
     }
 
-    /// The limit that denied; of several, the one with the longest wait, where a wait for a release is the longest. `None` when
-    /// it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero, it is the limit that would
-    /// bind.
+    /// The limit that denied. If several denied, the one with the longest wait, where a wait for a release is the longest. `None`
+    /// when the cost is admitted, or the limiter is [paused](Decision::is_paused). On a closed limiter, and for a cost of zero,
+    /// the limit that would bind.
     #[must_use]
     pub fn denied_by(&self) -> Option<Limit> {
         if self.allowed || self.paused {
@@ -201,7 +202,7 @@ impl Decision {
         }
     }
 
-    /// The same decision, with all requests held back `until` then, which is later than `now`.
+    /// The same decision, with all requests held back until `until`, which is later than `now`.
     pub(crate) fn held_back(self, until: Moment, now: Moment) -> Self {
         let policy = if self.allowed {
             Wait(0)
@@ -216,7 +217,7 @@ impl Decision {
         }
     }
 
-    /// The same decision, denied by a pause alone.
+    /// The same decision, denied only by a pause.
     pub(crate) fn paused(self, until: Moment, now: Moment) -> Self {
         Self {
             allowed: false,
@@ -234,7 +235,7 @@ impl Decision {
         }
     }
 
-    /// The same decision behind waiting requests. A request after them has its `turn` then, if that is known.
+    /// The same decision behind waiting requests. `turn` is the instant at which a request after them is granted, if it is known.
     pub(crate) fn behind_others(self, turn: Option<Moment>, now: Moment) -> Self {
         Self {
             allowed: false,

@@ -22,15 +22,15 @@ use crate::permit::Permit;
 
 pub use error::GroupError;
 
-/// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
-/// other and keeps each permit.
+/// How often a waiting group gives up its permit because another member denies. After that, the group acquires the members one
+/// after the other and keeps each permit.
 const OPTIMISTIC_ROUNDS: usize = 4;
 
 /// Several limiters charged together, all or none: per client **and** per endpoint **and** in total.
 ///
-/// All are checked at one moment. If one denies, no other is charged, and the error names the one that denied. The limits of one
-/// limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter
-/// that is listed twice is charged once.
+/// All limiters are checked at one moment. If one denies, no other is charged, and the error names the one that denied. The
+/// limits of one limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by
+/// one. A limiter that is listed twice is charged once.
 ///
 /// # Order
 ///
@@ -99,13 +99,13 @@ impl GroupPermit {
     }
 
     /// [Settles](Permit::settle) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not settled"]
+    #[must_use = "`false` means that a permit was not settled"]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.end_each(|permit| permit.settle(actual_cost))
     }
 
     /// [Settles](Permit::settle_costs) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not settled"]
+    #[must_use = "`false` means that a permit was not settled"]
     pub fn settle_costs<'a>(
         self,
         actual: impl IntoIterator<Item = (&'a str, u64)> + Clone,
@@ -114,12 +114,12 @@ impl GroupPermit {
     }
 
     /// [Refunds](Permit::refund) each permit. Returns whether all were live.
-    #[must_use = "`false` says that a permit was not refunded"]
+    #[must_use = "`false` means that a permit was not refunded"]
     pub fn refund(self) -> bool {
         self.end_each(Permit::refund)
     }
 
-    /// Ends each permit, also after one that was not live. Returns whether all were live.
+    /// Ends all permits, live or not. Returns whether all were live.
     fn end_each(self, end: impl Fn(Permit) -> bool) -> bool {
         let ended = self.permits.into_iter().map(end);
         ended.fold(true, |all, live| all & live)
@@ -130,7 +130,7 @@ impl GroupPermit {
         drop(self);
     }
 
-    /// Completes when one of the permits is reclaimed: the place of the first.
+    /// Completes when one of the permits is reclaimed. Returns its index.
     async fn first_reclaim(&self) -> usize {
         let permits = self.permits.iter();
         first_of(permits.map(|permit| Box::pin(permit.reclaimed()))).await
@@ -170,7 +170,7 @@ impl LimiterGroup {
         self
     }
 
-    /// Takes one unit of each limiter now, or nothing.
+    /// Takes one unit of every limiter now, or nothing.
     ///
     /// # Errors
     ///
@@ -221,7 +221,8 @@ impl LimiterGroup {
     }
 
     /// Waits for a permit of one unit of each limiter, runs the future while it holds the permits, and releases them: see
-    /// [`Limiter::run`]. If one of the permits is reclaimed meanwhile, the future is dropped. See [`PermitRequest`](PermitRequest#examples) for an example.
+    /// [`Limiter::run`]. If a permit is reclaimed meanwhile, the future is dropped. See [`PermitRequest`](PermitRequest#examples)
+    /// for an example.
     ///
     /// # Cancel safety
     ///
@@ -277,8 +278,8 @@ impl LimiterGroup {
 
     /// Acquires the limiters in the order of their addresses, so a group that holds one waits only for a later one.
     ///
-    /// The exception is a permit that was reclaimed meanwhile: the group waits for it again while it keeps the others. If groups
-    /// deadlock because of that, they wait for a limiter with a TTL, and a reclaim ends the deadlock.
+    /// The exception is a permit that was reclaimed meanwhile: the group acquires it again while it keeps the others. If groups
+    /// deadlock because of that, they wait for a limiter with a TTL, so a reclaim ends the deadlock.
     async fn acquire_one_by_one(
         &self,
         options: RequestOptions,
@@ -325,8 +326,8 @@ impl LimiterGroup {
         }
     }
 
-    /// Completes when a member other than `awaited` refuses the new request that the group needs to make there. Members whose
-    /// permits are `held` need none. The queue of `awaited` reports its own closing.
+    /// Completes when a member other than `awaited` is closed to the new request that the group must make there. Members whose
+    /// permits are `held` need no new request. The queue of `awaited` reports its own closing.
     async fn closing_of_another(&self, awaited: usize, held: &[HeldMember]) -> usize {
         let is_held = |member| held.iter().any(|held| held.member == member);
         let others: Vec<usize> = (0..self.members.len())
@@ -343,14 +344,14 @@ impl LimiterGroup {
         others[first_of(closings).await]
     }
 
-    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire_many`] would make it; takes nothing.
-    /// Other calls may come between the decisions.
+    /// The decision of each limiter, in the order of the group, that [`LimiterGroup::try_acquire_many`] would make; takes
+    /// nothing. Other calls may come between the decisions.
     pub fn check(&self, cost: u64) -> impl Iterator<Item = Decision> + '_ {
         self.members.iter().map(move |member| member.check(cost))
     }
 
-    /// How long until all admit `cost`: the longest [`retry_after`](Decision::retry_after) of the members. `None` when all admit
-    /// it now, or when a member that denies has none.
+    /// How long until all limiters admit `cost`: the longest [`retry_after`](Decision::retry_after) of the members. `None` when
+    /// all admit it now, or when a member that denies has no `retry_after`.
     #[must_use]
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
@@ -389,8 +390,8 @@ impl LimiterGroup {
         self.members.iter().for_each(Limiter::close);
     }
 
-    /// [Closes each member to new requests](Limiter::close_to_new), as [`LimiterGroup::close`] closes it. Requests that wait at one member
-    /// alone are served. A waiting request of a group is a new request to the members that it does not wait for, so it
+    /// [Closes each member to new requests](Limiter::close_to_new), also for callers outside this group. Waiting requests of a
+    /// single member are served. A waiting request of a group is a new request to the members for which it does not wait, so it
     /// [fails](LimiterGroup#closing), unless it keeps their permits. See [`LimiterGroup::close`] for an example.
     pub fn close_to_new(&self) {
         self.members.iter().for_each(Limiter::close_to_new);
@@ -402,9 +403,9 @@ impl LimiterGroup {
         self.members.iter().any(Limiter::is_closed)
     }
 
-    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, none is in use
-    /// then. While a member is open, requests may come at any time, also before the others are drained. See [`LimiterGroup::close`] for an
-    /// example.
+    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, no member is in
+    /// use then. While a member is open, requests may come at any time, also before the others are drained. See
+    /// [`LimiterGroup::close`] for an example.
     ///
     /// # Cancel safety
     ///
@@ -415,7 +416,7 @@ impl LimiterGroup {
         }
     }
 
-    /// Tries all members but one. `waits` says whether the caller will wait if one denies.
+    /// Tries all members except one. `waits` is whether the caller will wait if a member denies.
     fn try_all(
         &self,
         but: Option<usize>,
@@ -454,7 +455,7 @@ impl LimiterGroup {
     }
 }
 
-/// The index of the future that completes first. Without futures, none ever does.
+/// Returns the index of the future that completes first. Never completes without futures.
 async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
     let futures: Vec<_> = futures.collect();
     if futures.is_empty() {
@@ -463,7 +464,7 @@ async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
     select_all(futures).await.1
 }
 
-/// The permit of a member, which is refunded on drop like any reservation.
+/// The permit of a member, refunded on drop like any reservation.
 struct HeldMember {
     member: usize,
     permit: Reservation,
@@ -483,7 +484,8 @@ pub struct GroupAcquire {
 
 /// A request of all limiters of a [`LimiterGroup`].
 impl PermitRequest<&LimiterGroup> {
-    /// Waits until all limiters admit the request at the same moment. The timeout is for all of it. See [`LimiterGroup::acquire`].
+    /// Waits until all limiters admit the request at the same moment. The timeout is for the whole wait. See
+    /// [`LimiterGroup::acquire`].
     ///
     /// # Errors
     ///
@@ -494,7 +496,7 @@ impl PermitRequest<&LimiterGroup> {
         }
     }
 
-    /// Takes what the request costs of each limiter now, or nothing. See [`LimiterGroup::try_acquire`].
+    /// Takes the cost of the request from every limiter now, or nothing. See [`LimiterGroup::try_acquire`].
     ///
     /// # Errors
     ///
@@ -504,8 +506,8 @@ impl PermitRequest<&LimiterGroup> {
         Ok(self.target.permit(permits))
     }
 
-    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire`] would make it; takes nothing. Other
-    /// calls may come between the decisions.
+    /// The decision of each limiter, in the order of the group, that [`LimiterGroup::try_acquire`] would make; takes nothing.
+    /// Other calls may come between the decisions.
     pub fn check(&self) -> impl Iterator<Item = Decision> + '_ {
         self.target
             .members

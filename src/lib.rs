@@ -41,11 +41,11 @@
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
 //! | several of these together | [`Policy::and`] | that of the tightest limit |
 //!
-//! A policy can also be [text](Policy#as-text), wherever one is taken: `Limiter::new("8 concurrent ttl 30s and 100/min")?`. `100/min` is
-//! a bucket of 100 that refills evenly, so it admits **199 in its first minute**: a full bucket, and what refills meanwhile. Where 100 in
-//! any minute is a hard quota, write `sliding log 100/min`.
+//! Every function that takes a policy also takes [text](Policy#as-text): `Limiter::new("8 concurrent ttl 30s and 100/min")?`.
+//! `100/min` is a bucket of 100 that refills evenly, so it admits **199 in its first minute**: the full bucket, and the refill of
+//! that minute. If 100 in any minute is a hard quota, write `sliding log 100/min`.
 //!
-//! # How to ask for a permit
+//! # How to request a permit
 //!
 //! | you want | call |
 //! |---|---|
@@ -83,10 +83,9 @@
 //! | **out** | the answer to each waiting request | a slot of the request's own; a place is taken out without the lock |
 //! | **release** | places that come back | the atomic word; while requests wait, the caller that releases takes the lock and serves the front of the queue |
 //!
-//! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so a
-//! step costs no message and no task switch. Releasing never blocks, because `Drop` cannot wait. While no
-//! request waits, a policy of one [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided in one atomic
-//! word, without the lock.
+//! A channel is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so a step
+//! costs no message and no task switch. Releasing never waits, because `Drop` cannot. While no request waits, a policy of one
+//! [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided in one atomic word, without the lock.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit
@@ -99,12 +98,12 @@
 //! ```
 //!
 //! The gate is a policy with its state. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which
-//! says when to ask again. A request that need not wait is decided at once by its caller. Only the front of the queue is asked
-//! again, so one timer serves all waiters. When time passes without a call, the *driver* acts: a task that the first waiting
-//! request starts in its own runtime.
+//! contains the time at which to decide again. If a request need not wait, its caller decides it at once. The manager decides
+//! again only for the front of the queue, so one timer serves all waiters. When time passes without a call, the *driver* acts: a
+//! task that the first waiting request starts in its own runtime.
 //!
-//! An idle key of a [`KeyedLimiter`] is only that state: a word or two for each limit. A key with waiting requests has a manager
-//! of its own, and one driver serves all of those managers.
+//! An idle key of a [`KeyedLimiter`] is only the state of its gate: a word or two for each limit. A key with waiting requests has
+//! its own manager, and one driver serves all these managers.
 //!
 //! # Guarantees
 //!
@@ -115,31 +114,33 @@
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
 //! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
-//!    wakes. (The timer for a permit that was released before its TTL may fire once.) A queue of any length needs one timer, and
-//!    a grant two polls, or three for a request that waits when a pause, a timeout or a new policy makes time matter.
-//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen. A
-//!    [`retry_after`](Decision::retry_after) is exact: a retry is denied one nanosecond before it, and granted at it if no other
-//!    request comes first. (With more than 64 waiting requests it is a [lower bound](#limits-of-the-guarantees).)
+//!    wakes. (The timer for a permit that was released before its TTL may fire once.) A queue of any length needs one timer. A
+//!    grant takes two polls, or three if a pause, a timeout or a new policy makes a timer necessary while the request waits.
+//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen.
+//!    A [`retry_after`](Decision::retry_after) is exact: a retry one nanosecond earlier is denied, and a retry at that time is
+//!    granted if no other request comes first. (With more than 64 waiting requests it is a [lower
+//!    bound](#limits-of-the-guarantees).)
 //! 8. **Independent of a runtime**: a limiter in a `static` outlives the runtime that first waited on it.
 //! 9. **Bad input is a typed error** that contains the value; never a panic, never an endless wait.
 //!
 //! # Limits of the guarantees
 //!
 //! - **A permit must be bound to a name.** `let _ = limiter.acquire().await?` releases it at once.
-//! - **A grant counts before it is polled.** A future that is kept but not polled any more may have been granted a permit, and
-//!   then keeps others waiting: see [`Acquire`]. With a TTL the permit is reclaimed.
-//! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. At intervals of a
-//!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly. Where none is allowed,
-//!   use [`LimiterBuilder::precise_timer`].
+//! - **A grant counts before it is polled.** A future that is kept but no longer polled may have been granted a permit, for which
+//!   other requests then wait: see [`Acquire`]. With a TTL the permit is reclaimed.
+//! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. With a burst of
+//!   about 10 ms' worth of grants it keeps its rate exactly, also at intervals of a few milliseconds or less. Where no burst is
+//!   allowed, use [`LimiterBuilder::precise_timer`].
 //! - **A cost counts in every limit of a policy**, unless a limit [counts](Counts) something else. `8 concurrent and 100000/min`
 //!   admits no cost above 8; `8 concurrent per request and 100000 tokens/min` does.
-//! - **`retry_after` while others wait**: those requests go first, and the value allows for them. It is exact for up to 64
-//!   waiting requests, if none of them gives up. With more it is a lower bound: a retry at that time may be denied. It is `None`
-//!   when only a release helps, because its time is unknown. See [`Decision::retry_after`].
-//! - **A change between kinds resets usage.** Usage under a rate, a window or a penalty cannot be carried over to a
+//! - **`retry_after` while others wait**: the waiting requests go first, and the value includes their wait. It is exact for up to
+//!   64 waiting requests, if none of them gives up. With more it is a lower bound: a retry at that time may be denied. It is
+//!   `None` when only a release helps, because the time of a release is unknown. See [`Decision::retry_after`].
+//! - **A change between kinds resets usage.** Usage of a rate, a window or a penalty cannot be carried over to a
 //!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a full
 //!   budget each time.
-//! - **Time stops after 580 years.** A process counts 64-bit nanoseconds; at their end its time stands still.
+//! - **Time stops after 580 years.** A process counts time in 64-bit nanoseconds, and time stands still when the count reaches
+//!   its maximum.
 //!
 //! # Cargo features
 //!
@@ -149,22 +150,22 @@
 //!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
-//! - `http`: the module [`mod@http`]: layers in front of services and behind clients; which client asks, also behind proxies; the header
-//!   fields of rate limits, as servers send and clients read them.
-//! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
-//!   `redis` with few of its features, without TLS.
+//! - `http`: the module [`mod@http`]: layers around services and clients; the identity of a client, also behind proxies; the
+//!   header fields of rate limits, for servers and clients.
+//! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It depends on the
+//!   crate `redis` with few of its features, without TLS.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
 //! - `postgres`: `PostgresStore`, a store in PostgreSQL.
-//! - `sqlite`: `SqliteStore`, a store in a file. It builds SQLite, and needs a C compiler.
-//! - `tracing`: `TracingObserver` in the module `telemetry` makes an event of each [`LimiterEvent`], and a span of each wait.
-//! - `metrics`: `MetricsObserver` and `MetricsReporter` there: counters, gauges and a histogram of waits for the crate `metrics`, with
-//!   bounded labels.
+//! - `sqlite`: `SqliteStore`, a store in a file. The feature compiles SQLite, and needs a C compiler.
+//! - `tracing`: `TracingObserver` in the module `telemetry` records each [`LimiterEvent`] as an event, and each wait as a span.
+//! - `metrics`: `MetricsObserver` and `MetricsReporter` in the module `telemetry`: counters, gauges and a histogram of waits for
+//!   the crate `metrics`, with bounded labels.
 //! - `conformance`: [tests](store::Store#a-store-of-your-own) for a store of your own, in the module `store::conformance`.
 //! - `full`: all features but `conformance`.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// The code of the README is tested, with the feature that it needs.
+/// Tests the code of the README, with the feature that it needs.
 #[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -172,7 +173,7 @@ struct Readme;
 #[macro_use]
 mod macros;
 
-// The docs of a request show its blocks of methods in this order.
+// The docs of `PermitRequest` list its blocks of methods in the order of these modules.
 mod acquire;
 
 mod limiter;

@@ -1,4 +1,4 @@
-//! The handle of one limiter: requests, numbers, and changes while it is in use.
+//! The handle of one limiter: requests, snapshots, and changes while it is in use.
 
 mod poll_limiter;
 
@@ -28,16 +28,16 @@ pub use poll_limiter::PollLimiter;
 ///
 /// # Order
 ///
-/// A request that need not wait is granted at once. Any other joins the queue: ordered by [priority](crate::Priority), and by
-/// arrival within one priority (FIFO). A new request never overtakes a waiting one of its own or a higher priority. The front of
-/// the queue is always served first, whatever its cost, so that small requests do not starve a large one.
+/// A request that need not wait is granted at once. Any other joins the queue, which is ordered by [priority](crate::Priority),
+/// and by arrival within one priority (FIFO). A new request never overtakes a waiting one of its own or a higher priority. The
+/// front of the queue is always served first, whatever its cost, so that small requests do not starve a large one.
 ///
 /// # Runtimes
 ///
 /// A limiter can be built anywhere, also in a `static`. While nothing waits it runs no task and no timer. The first request that
-/// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all waiters. When
-/// time matters to a request in another runtime, it starts a task there too, so that no request depends on a runtime other than
-/// its own. (The timer for a permit that is released before its TTL is not stopped; it may fire once.)
+/// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all waiters. A
+/// request in another runtime that must wait for an instant starts a task there too, so that no request depends on a runtime
+/// other than its own. (The timer for a permit that is released before its TTL is not stopped; it may fire once.)
 ///
 /// A request that must wait outside every tokio runtime gets an error, unless it [blocks its thread](Limiter::blocking_acquire).
 /// A leaked permit is reclaimed on time as long as a runtime that started such a task is running. Otherwise the next call to the
@@ -82,7 +82,7 @@ impl Limiter {
         &self.manager
     }
 
-    /// A ticket for one request after another.
+    /// Starts a ticket, which makes one request after another.
     pub(crate) fn ticket(&self, caller: Caller) -> OwnedTicket {
         OwnedTicket::new(Arc::clone(&self.manager), RequestOptions::new(1, caller))
     }
@@ -102,7 +102,7 @@ impl Limiter {
     /// Dropping the future loses nothing. A request that waits leaves the queue, and a permit that was granted but not taken yet
     /// goes to the next request. A new call starts at the end of the queue.
     ///
-    /// A future that is kept but never polled may have been granted a permit, which then [stays in use](Acquire).
+    /// A future that is kept but never polled may have been granted a permit. The permit then [stays in use](Acquire).
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl Limiter {
         PermitRequest::new(self, cost, Location::caller()).acquire()
     }
 
-    /// [`Limiter::acquire`] as a future that borrows nothing: it can be spawned, or kept in a struct. It takes one more atomic
-    /// write than [`Limiter::acquire`] when it is made, and one when it is dropped.
+    /// [`Limiter::acquire`] as a future that borrows nothing: it can be spawned, or kept in a struct. Compared with
+    /// [`Limiter::acquire`], it takes one more atomic write when it is made, and one when it is dropped.
     ///
     /// # Errors
     ///
@@ -193,8 +193,8 @@ impl Limiter {
         self.request().acquire_owned()
     }
 
-    /// Takes a turn for one unit now, to be used later: the [`Reservation`] says when that is, and is awaited for the permit. (Like
-    /// `Reserve` of Go's *x/time/rate*; but the limits are charged when the turn comes, so that none is exceeded in any span.)
+    /// Joins the queue for one unit now. The [`Reservation`] has the expected wait, and is awaited for the permit. (Go's
+    /// *x/time/rate* has a similar `Reserve`. Here the limits are charged at the grant, so that none is exceeded in any span.)
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`TryAcquireError::Denied`] with the [`Decision`], which names the limit that denied and says when to retry;
+    /// [`TryAcquireError::Denied`] with the [`Decision`], which has the limit that denied and the time at which to retry;
     /// [`TryAcquireError::Closed`].
     ///
     /// # Examples
@@ -238,8 +238,8 @@ impl Limiter {
         self.try_acquire_many(1)
     }
 
-    /// [`Limiter::try_acquire`] for `cost` units: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. It takes all of
-    /// them or none. See [`Throttle::burst`](crate::Throttle::burst) for an example.
+    /// [`Limiter::try_acquire`] for `cost` units: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Takes all
+    /// of them or none. See [`Throttle::burst`](crate::Throttle::burst) for an example.
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ impl Limiter {
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
     ///
     /// The thread waits in the same queue as tasks do. It needs no runtime: at the front of the queue the thread runs the timer
-    /// itself. A thread behind a task depends on that task's runtime, which must be running.
+    /// itself. A thread behind a task depends on the task's runtime, which must be running.
     ///
     /// The thread sleeps by the system's clock. In `spawn_blocking` of a runtime whose clock is paused, it waits until a task has
     /// advanced that clock.
@@ -267,8 +267,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`] except [`AcquireError::NoRuntime`], which it returns in one case: in the destructor of a
-    /// thread-local, if tokio's clock was ever paused in the process (its feature `test-util`). Tokio cannot read it there.
+    /// Those of [`Limiter::acquire`]. [`AcquireError::NoRuntime`] occurs in one case only: in the destructor of a thread-local,
+    /// if tokio's clock was ever paused in the process (its feature `test-util`). Tokio cannot read its clock there.
     ///
     /// ```
     /// use std::time::Duration;
@@ -285,8 +285,8 @@ impl Limiter {
         self.request().blocking_acquire()
     }
 
-    /// What [`Limiter::try_acquire_many`] would answer now; it takes nothing. (The `check` of the crate *governor* takes a unit.)
-    /// See [`Decision`] for an example.
+    /// The decision that [`Limiter::try_acquire_many`] would make now; takes nothing. (The `check` of the crate *governor* takes
+    /// a unit.) See [`Decision`] for an example.
     ///
     /// A closed limiter denies. So does any limiter for a cost of zero, or one above the smallest
     /// [capacity](crate::Limit::capacity) in the policy. These denials have no `retry_after`.
@@ -294,10 +294,10 @@ impl Limiter {
         self.manager.check(Costs::plain(cost))
     }
 
-    /// The units that one request that does not wait would get now: the largest cost that [`Limiter::try_acquire_many`] would be
-    /// granted. It takes nothing. 0 while the limiter is closed or paused, or requests wait.
+    /// The largest cost that [`Limiter::try_acquire_many`] would be granted now; takes nothing. 0 while the limiter is closed or
+    /// paused, or requests wait.
     ///
-    /// It is at most the smallest [capacity](crate::Limit::capacity) in the policy, which for a concurrency that
+    /// The number is at most the smallest [capacity](crate::Limit::capacity) in the policy. The capacity of a concurrency that
     /// [adapts](crate::Adapt) is its floor. Further requests may get more: [`Decision::remaining`] is all that is left.
     ///
     /// ```
@@ -316,7 +316,7 @@ impl Limiter {
     /// Waits for a permit of one unit, runs the future while it holds the permit, and releases it. If the permit is reclaimed
     /// meanwhile, the future is dropped.
     ///
-    /// The returned future borrows nothing but what the given one borrows, so that it can be spawned.
+    /// The returned future borrows only what the given future borrows, so it can be spawned.
     ///
     /// # Cancel safety
     ///
@@ -324,8 +324,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`RunError::Acquire`](crate::RunError::Acquire) with an error of [`Limiter::acquire`]: the future was never polled.
-    /// [`RunError::Reclaimed`](crate::RunError::Reclaimed): the TTL passed before the future completed, or before it was first
+    /// [`RunError::Acquire`](crate::RunError::Acquire) with an error of [`Limiter::acquire`]; the future was then never polled.
+    /// [`RunError::Reclaimed`](crate::RunError::Reclaimed) if the TTL passed before the future completed, or before it was first
     /// polled.
     ///
     /// # Examples
@@ -349,7 +349,7 @@ impl Limiter {
         self.request().run(future)
     }
 
-    /// A function that [runs](Limiter::run) `work` under a permit of one unit, each time that it is called.
+    /// Returns a function that [runs](Limiter::run) `work` under a permit of one unit on each call.
     ///
     /// # Examples
     ///
@@ -377,8 +377,8 @@ impl Limiter {
         move |argument| PermitRequest::new(&limiter, 1, caller).run(work(argument))
     }
 
-    /// The status of each limit of the policy now. A request can get the status at its grant [with its
-    /// permit](PermitRequest::acquire_explained).
+    /// The status of each limit of the policy now. [`acquire_explained`](PermitRequest::acquire_explained) returns a permit with
+    /// the status at its grant.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -404,12 +404,12 @@ impl Limiter {
         self.manager.snapshot()
     }
 
-    /// Replaces the policy while the limiter is in use; it takes what [`Limiter::new`] takes. Queued requests keep their position,
-    /// and usage carries over: [`Limiter::set_policy_with`] has the rules and an example.
+    /// Replaces the policy while the limiter is in use. The policy has the forms that [`Limiter::new`] takes. Queued requests
+    /// keep their position, and usage carries over: [`Limiter::set_policy_with`] has the rules and an example.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
+    /// [`ConfigError`] when a limit of the policy or the policy text is invalid; then nothing changes.
     pub fn set_policy(
         &self,
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
@@ -417,27 +417,27 @@ impl Limiter {
         self.set_policy_with(policy, UsageCarryOver::AsIs)
     }
 
-    /// Replaces the policy while the limiter is in use. Queued requests keep their position; one whose cost the new policy can
-    /// never admit gets [`AcquireError::ExceedsLimit`], and one that does not name a unit which
-    /// the new policy counts gets [`AcquireError::MissingCost`].
+    /// Replaces the policy while the limiter is in use. Queued requests keep their position. A request whose cost the new policy
+    /// can never admit gets [`AcquireError::ExceedsLimit`]. A request that does not name a unit which the new policy counts gets
+    /// [`AcquireError::MissingCost`].
     ///
     /// Each new limit takes over the usage of an old one, [as it is or in proportion](UsageCarryOver):
     ///
-    /// - A limit that stands in both policies keeps its state.
-    /// - Any other takes over from a limit of its own kind, or else from any that is left, if that [counts](crate::Counts) the same.
-    ///   The usage then counts in the new limit's present window.
+    /// - A limit that is in both policies keeps its state.
+    /// - Any other limit takes over from an old limit of its own kind, or else from any that is left, if both
+    ///   [count](crate::Counts) the same. The usage then counts in the new limit's present window.
     /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over only from another one, and no other limit takes over from it. A
     ///   limit without a counterpart starts unused.
     ///
-    /// Permits in flight stay valid and count against a new `MaxConcurrency`. When it allows fewer than that, requests wait for
-    /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none. An
-    /// earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it. A new `MaxConcurrency` may count
-    /// something that no earlier one did. It then takes over the number of another one, and each permit gives back the units that
-    /// it was granted for.
+    /// Permits in flight stay valid and count against a new `MaxConcurrency`. If more are in flight than it allows, requests wait
+    /// for releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets
+    /// none. An earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it. If a new
+    /// `MaxConcurrency` counts something that no earlier one did, it takes over the number in flight of another one, and each
+    /// permit gives back the units that it was granted for.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
+    /// [`ConfigError`] when a limit of the policy or the policy text is invalid; then nothing changes.
     ///
     /// # Examples
     ///
@@ -478,9 +478,9 @@ impl Limiter {
         self.manager.policy()
     }
 
-    /// Charges `units`, whether or not the limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty) is raised up to
-    /// its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) and limits of a
-    /// [unit](crate::Counts::Unit) are not charged. Any number of units.
+    /// Charges `units` (any number), whether or not the limits admit them: later requests wait until these are paid off. A
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and bans only at a denied attempt; a
+    /// [`MaxConcurrency`](crate::MaxConcurrency) and limits of a [unit](crate::Counts::Unit) are not charged.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};
@@ -524,7 +524,7 @@ impl Limiter {
             .pause_for(instant.saturating_duration_since(Instant::now()));
     }
 
-    /// Ends every pause now, and the spreading set by an [upstream's signal](Limiter::apply_upstream_signal).
+    /// Ends every pause now, and the spreading that an [upstream's signal](Limiter::apply_upstream_signal) began.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -542,15 +542,15 @@ impl Limiter {
 
     /// Slows down as an upstream's response asks for. See [`UpstreamSignal`] for an example.
     ///
-    /// A response that denies, or that leaves nothing of the upstream's quota, [pauses](Limiter::pause_for) the limiter for as long
-    /// as the response says. A quota that is nearly spent is spread evenly until its reset, if the limiter was built with
+    /// If a response denies, or leaves nothing of the upstream's quota, the limiter is [paused](Limiter::pause_for) for the time
+    /// that the response gives. A quota that is nearly spent is spread evenly until its reset, if the limiter was built with
     /// [`spread_below`](crate::LimiterBuilder::spread_below).
     pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
         self.manager.apply_upstream_signal(signal);
     }
 
-    /// Refuses all later requests with [`AcquireError::Closed`], and serves those that wait. They can
-    /// still be refused by [`Limiter::close`]. [`Limiter::drained`] returns when all of them are served and their permits are back.
+    /// Refuses all later requests with [`AcquireError::Closed`], and serves the waiting ones, which [`Limiter::close`] can still
+    /// refuse. [`Limiter::drained`] returns when all waiting requests are served and their permits are back.
     ///
     /// ```
     /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
@@ -585,9 +585,9 @@ impl Limiter {
         self.manager.is_closed()
     }
 
-    /// Waits until no request waits and every permit that holds a place was released or reclaimed. It returns at once if nothing is
-    /// in use. After [`Limiter::close`] the limiter stays drained. While it is open, new requests may come at any time, also before
-    /// the caller continues.
+    /// Waits until no request waits and every permit that holds a place was released or reclaimed. Returns at once if nothing is
+    /// in use. After [`Limiter::close`] the limiter stays drained. While it is open, new requests may come at any time, also
+    /// before the caller continues.
     ///
     /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; the method does not wait for permits of other
     /// limits.
@@ -622,15 +622,15 @@ debug_fields! { Limiter, |limiter| name = limiter.name(), snapshot = limiter.sna
 
 /// A request of a [`Limiter`].
 impl<'a> PermitRequest<&'a Limiter> {
-    /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a
-    /// longer one has no effect. [`Permit::renew`] restarts it, and [`Permit::renew_for`] also changes it. Defaults to that of the
-    /// policy.
+    /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the
+    /// policy](crate::MaxConcurrency::ttl); a longer one has no effect. [`Permit::renew`] restarts the TTL, and
+    /// [`Permit::renew_for`] also changes it. Defaults to the TTL of the policy.
     ///
     /// The TTL counts from the poll that takes the permit; a future that [is not polled](Acquire#when-it-is-not-polled) keeps its
     /// grant for the TTL of the policy.
     ///
-    /// Where the policy has no TTL, the request fails with [`AcquireError::NoTtl`] or [`TryAcquireError::NoTtl`]. A permit that holds
-    /// no place has none.
+    /// Where the policy has no TTL, the request fails with [`AcquireError::NoTtl`] or [`TryAcquireError::NoTtl`]. A permit that
+    /// holds no place has no TTL.
     ///
     /// ```
     /// use std::time::Duration;
@@ -655,12 +655,13 @@ impl<'a> PermitRequest<&'a Limiter> {
         self
     }
 
-    /// Delays the request by a random time of 0 to `max`, uniform, from the first poll on, **before** it asks. So clients that start at
-    /// the same instant come one by one. A delay after the grant would not keep the rate: two grants far apart could then be used
-    /// at the same instant. Defaults to no delay.
+    /// Delays the request by a uniformly random time of 0 to `max`, from the first poll on, **before** it joins the queue. So
+    /// requests of clients that start at the same instant are spread. A delay after the grant would break the rate: two grants
+    /// far apart could then be used at the same instant. Defaults to no delay.
     ///
-    /// During the delay the request is not in the queue, and its timeout has not begun. It needs a tokio runtime with timers
-    /// ([`AcquireError::NoRuntime`]), unless it blocks its thread. [`PermitRequest::try_acquire`] does not wait for it.
+    /// During the delay the request is not in the queue, and its timeout has not begun. The delay needs a tokio runtime with
+    /// timers ([`AcquireError::NoRuntime`]), unless the request blocks its thread. [`PermitRequest::try_acquire`] ignores the
+    /// delay.
     ///
     /// # Cancel safety
     ///
@@ -704,8 +705,8 @@ impl<'a> PermitRequest<&'a Limiter> {
         AcquireOwned::new(Arc::clone(self.target.manager()), self.options)
     }
 
-    /// Joins the queue now, and not when a future is first polled. See [`Limiter::reserve`]. The timeout
-    /// counts from now on. A jitter has no effect.
+    /// Joins the queue now, not at the first poll of a future. See [`Limiter::reserve`]. The timeout counts from now on. A jitter
+    /// has no effect.
     ///
     /// # Errors
     ///
@@ -737,7 +738,7 @@ impl<'a> PermitRequest<&'a Limiter> {
         Run::new(self.acquire_owned(), future)
     }
 
-    /// Takes what the request costs now, or nothing. See [`Limiter::try_acquire`](Limiter::try_acquire), and
+    /// Takes the cost of the request now, or nothing. See [`Limiter::try_acquire`](Limiter::try_acquire), and
     /// [`Counts`](crate::Counts) for an example. A priority, a timeout and a jitter have no effect.
     ///
     /// # Errors
@@ -772,8 +773,8 @@ impl<'a> PermitRequest<&'a Limiter> {
         (answer, limits)
     }
 
-    /// [`PermitRequest::acquire_owned`], with the status of each limit of the policy when the permit was granted, or the request
-    /// refused.
+    /// [`PermitRequest::acquire_owned`], with the status of each limit of the policy when the permit was granted or the request
+    /// was refused.
     ///
     /// ```
     /// use tollgate::{FixedWindow, Limiter};
@@ -797,7 +798,7 @@ impl<'a> PermitRequest<&'a Limiter> {
         AcquireExplained::new(Arc::clone(self.target.manager()), self.options)
     }
 
-    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See [`Limiter::check`].
+    /// The decision that [`PermitRequest::try_acquire`] would make now; takes nothing. See [`Limiter::check`].
     ///
     /// A request that does not name a unit that a limit counts is denied without a `retry_after`.
     pub fn check(self) -> Decision {
@@ -812,8 +813,8 @@ impl<'a> PermitRequest<&'a Limiter> {
     ///
     /// # Errors
     ///
-    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
-    /// [`Limiter::blocking_acquire`](Limiter::blocking_acquire) says.
+    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only in the case that
+    /// [`Limiter::blocking_acquire`](Limiter::blocking_acquire) describes.
     #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         blocking_acquire(self.target.manager(), self.options)
@@ -851,8 +852,8 @@ pub trait AnyLimiter: Handle {}
 
 impl<L: Handle> AnyLimiter for L {}
 
-/// Sealed: other crates cannot name it. Code that waits for the permits of a shared limiter must not call its other methods, which
-/// need a reply of the store.
+/// Sealed: other crates cannot name it. Code that waits for the permits of a shared limiter must not call its other methods,
+/// because they need a reply of the store.
 pub trait Handle {
     fn handle(&self) -> Limiter;
 }

@@ -1,4 +1,4 @@
-//! What a full queue does with one more request.
+//! The rules for one more request when the queue is full.
 
 use std::time::Duration;
 
@@ -19,24 +19,24 @@ pub enum Overflow {
     /// [`AcquireError::Shed`](crate::AcquireError::Shed) if its priority is below that of the new request. Otherwise the new
     /// request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull).
     DropLowestPriority,
-    /// The oldest request of the lowest priority gets [`AcquireError::Shed`](crate::AcquireError::Shed), unless all that wait have a
-    /// higher priority than the new request, which then gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull). Choose it
-    /// for work that is worth less the longer it has waited. (The npm package *bottleneck* has the same strategy under the name
-    /// `LEAK`.)
+    /// The oldest request of the lowest priority gets [`AcquireError::Shed`](crate::AcquireError::Shed). If all waiting requests
+    /// have a higher priority than the new one, the new request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull)
+    /// instead. Use this rule for work that is worth less the longer it has waited. (The npm package *bottleneck* has the same
+    /// strategy under the name `LEAK`.)
     Leak,
-    /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks: the new request, and
-    /// every one that comes within `penalty` of the last, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked) and starts
-    /// the penalty again. It ends when no request has come for that long. (The npm package *bottleneck* has the same strategy
-    /// under the name `BLOCK`.)
+    /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks. The new request, and
+    /// every request that comes within `penalty` of the last one, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked)
+    /// and restarts the penalty. The penalty ends when no request has come for that long. (The npm package *bottleneck* has the
+    /// same strategy under the name `BLOCK`.)
     Block {
-        /// How long no request may come before the limiter accepts one again: any duration. With zero the next request is
-        /// accepted; with [`Duration::MAX`] none ever is.
+        /// How long no request may come before the limiter accepts one again: any duration. With zero the limiter accepts the
+        /// next request; with [`Duration::MAX`] it never accepts one.
         penalty: Duration,
     },
 }
 
 impl Overflow {
-    /// The penalty of [`Overflow::Block`]; zero for the others.
+    /// The penalty of [`Overflow::Block`]; zero for the other rules.
     pub(crate) fn penalty(self) -> Duration {
         match self {
             Self::Block { penalty } => penalty,

@@ -1,4 +1,4 @@
-//! The guard that a caller holds.
+//! A permit: the guard that a caller holds.
 
 mod split;
 
@@ -18,15 +18,16 @@ pub use self::split::{MergeError, MergeErrorKind, SplitError};
 
 /// A granted permit; dropping it **releases** it.
 ///
-/// What the release gives back depends on the policy. The place under a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next
-/// waiter, also when the holder panics. The units of a rate stay spent: such a permit holds no place, and dropping it costs nothing.
+/// The effect of the release depends on the policy. A place of a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next
+/// waiter, also when the holder panics. The units of a rate stay spent: a permit of a rate holds no place, and dropping it costs
+/// nothing.
 ///
 /// # Reclaim
 ///
 /// With a [TTL](crate::MaxConcurrency::ttl), a permit that is not released in time is *reclaimed*: its place goes to others,
 /// although its holder may still be at work. The holder can [await the reclaim](Permit::reclaimed), [check](Permit::is_live) for
-/// it, or [postpone it](Permit::renew). No call on a reclaimed permit has an effect. A downstream store that remembers the
-/// highest [fence](Permit::fence) it has seen can refuse a holder that is too late.
+/// it, or [postpone it](Permit::renew). No call on a reclaimed permit has an effect. A downstream store that keeps the highest
+/// [fence](Permit::fence) of all calls can refuse a late holder.
 ///
 /// # Examples
 ///
@@ -50,8 +51,8 @@ pub use self::split::{MergeError, MergeErrorKind, SplitError};
 ///
 /// # Mistakes that the compiler catches
 ///
-/// A permit that is not bound to a name is released at once, a future that is not awaited asks for nothing, and a heartbeat has to
-/// look at its answer: each is a warning (`unused_must_use`).
+/// The compiler warns (`unused_must_use`) about a permit that is not bound to a name and so is released at once, about a future
+/// that is not awaited, and about a renewal whose result is not used:
 ///
 /// ```compile_fail
 /// # #![deny(unused_must_use)]
@@ -90,7 +91,8 @@ pub use self::split::{MergeError, MergeErrorKind, SplitError};
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
+    /// `None` after `forget`, and for a permit that holds nothing. If the limiter of such a permit can be found, it is found by
+    /// `id_prefix`.
     manager: Option<Arc<Manager>>,
     /// Set only while `manager` is `None`.
     id_prefix: u64,
@@ -101,8 +103,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Inlined into the caller: a permit is several words. Writing the words one by one and then moving them as a block stalls
-    /// the processor for longer than the rest of the call takes.
+    /// Inlined into the caller, because a permit is several words. Writing the words one by one and then moving them as a block
+    /// stalls the processor for longer than the rest of the call takes.
     #[inline(always)]
     pub(crate) fn new(
         manager: &Arc<Manager>,
@@ -121,7 +123,7 @@ impl Permit {
         Self::spent(manager.id_prefix(), TimedGrant { grant, origin }, cost)
     }
 
-    /// A permit of a rate. It holds no place and no handle of its limiter.
+    /// A permit of a rate. The permit holds no place and no handle of its limiter.
     #[inline(always)]
     pub(crate) fn idle(
         id_prefix: u64,
@@ -190,7 +192,7 @@ impl Permit {
     }
 
     /// The amount granted of a unit that the request [named](crate::PermitRequest::cost_of), if the limits count by unit; `None`
-    /// after it was reclaimed.
+    /// after the permit was reclaimed.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -208,9 +210,9 @@ impl Permit {
             .get(Unit::new(unit))
     }
 
-    /// The instant of the grant, on tokio's clock. (With `fast_clock()` it is on the system's clock, which is the same unless tokio's
-    /// was paused.) Of two grants that are made at the same time in different threads, the one with the later fence may have the
-    /// earlier instant, by the time that lies between reading the clock and the grant.
+    /// The instant of the grant, on tokio's clock. (With `fast_clock()` it is on the system's clock, which is the same unless
+    /// tokio's clock was paused.) If two threads make grants at the same time, the grant with the higher fence may have the
+    /// earlier instant. The difference is at most the time between reading the clock and the grant.
     ///
     /// `None` where the policy needs no clock (a [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts), unless
     /// the limiter [records it](crate::LimiterBuilder::record_grant_time), which has an example.
@@ -237,8 +239,9 @@ impl Permit {
         })
     }
 
-    /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with
-    /// timers: the caller's, or one that already runs a driver of the limiter. See the [type's example](Permit#examples).
+    /// Completes when the permit is reclaimed: at once if it was already, and never without a TTL. The future needs a tokio
+    /// runtime with timers: the caller's, or one that already runs a driver of the limiter. See the [type's
+    /// example](Permit#examples).
     ///
     /// # Cancel safety
     ///
@@ -250,22 +253,22 @@ impl Permit {
         }
     }
 
-    /// Completes when the permit is reclaimed. `None`: it has no TTL.
+    /// A future that completes when the permit is reclaimed. `None` if the permit has no TTL.
     pub(crate) fn watch_reclaim(&self) -> Option<Watch> {
         self.leased()
             .map(|(manager, lease)| manager.reclaimed(lease, self.grant.fence))
     }
 
-    /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does
-    /// nothing and returns true. See the [type's example](Permit#examples).
-    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
+    /// Restarts the TTL. Returns whether the permit is live: a permit whose TTL has passed is not revived. Without a TTL, does
+    /// nothing and returns `true`. See the [type's example](Permit#examples).
+    #[must_use = "`false` means that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
         self.leased()
             .is_none_or(|(manager, lease)| manager.release_channel().renew(lease, self.grant.fence))
     }
 
-    /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a longer one counts as
-    /// that. Later [renewals](Permit::renew) restart it at the same length. Otherwise as [`Permit::renew`].
+    /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl), which caps it.
+    /// Later [renewals](Permit::renew) restart it at the same length. Otherwise like [`Permit::renew`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -281,7 +284,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
+    #[must_use = "`false` means that the permit was reclaimed, and others may hold its place"]
     pub fn renew_for(&self, ttl: Duration) -> bool {
         self.leased().is_none_or(|(manager, lease)| {
             manager
@@ -310,26 +313,27 @@ impl Permit {
         }
     }
 
-    /// Releases the permit and replaces the estimated cost that it was acquired for by the actual one. Units that were not used are
-    /// refunded; units above the estimate are a debt, for which later requests wait. This is for work whose cost is known only
-    /// afterwards, such as bytes or model tokens. A permit that is dropped instead keeps its estimate.
+    /// Releases the permit and replaces its estimated cost by the actual one. Units that were not used are refunded; units above
+    /// the estimate become a debt, for which later requests wait. Use it for work whose cost is known only afterwards, such as
+    /// bytes or model tokens. If a permit is dropped instead, its estimate stays charged.
     ///
-    /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
-    /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
-    /// load, that can be less than the difference. A throttle or a token bucket refunds at most the part of its usage after the
-    /// grant that has not been refilled since. The bound is higher with [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in
-    /// a policy of several limits, and in a keyed limiter. There the bound is the least usage that later grants have found. It is
-    /// kept for at least the 250 latest instants of grants. A debt is paid off at the rate of the limit; in a
-    /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
+    /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants since that of the
+    /// permit exceed the limit: units that the bucket or window has refilled in the meantime are not given back again. With a
+    /// small burst under load, the refund can be less than the difference. A throttle or a token bucket refunds at most the part
+    /// of its usage after the grant that has not been refilled since. The bound is higher with
+    /// [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a policy of several limits, and in a keyed limiter. In these
+    /// cases the bound is the lowest usage right before any later grant. It is kept for at least the 250 latest instants of
+    /// grants. A debt is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period,
+    /// however large it is.
     ///
-    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does one that was granted
-    /// [without a store](crate::store::OnStoreDown::Allow). A permit of a rate of a [`KeyedLimiter`](crate::KeyedLimiter#permits) has no
-    /// handle of its limiter: `settle` changes nothing and returns `false`, unless the limiter was built with
+    /// Returns whether the permit was live. Settling changes nothing for a permit whose TTL has passed, or that was granted
+    /// [without a store](crate::store::OnStoreDown::Allow). A permit of a rate of a [`KeyedLimiter`](crate::KeyedLimiter#permits)
+    /// has no handle of its limiter: `settle` changes nothing and returns `false`, unless the limiter was built with
     /// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits).
     ///
     /// For a [shared limiter](crate::SharedLimiter), a store that does not keep past grants refunds nothing to a throttle or a
-    /// token bucket. These are the SQL stores, and each store over [`Rules`](crate::store::Rules). They refund to windows and
-    /// penalties, and charge debts to all limits. [`MemoryStore`](crate::store::MemoryStore) refunds to all, as a
+    /// token bucket. Such stores are the SQL stores, and each store over [`Rules`](crate::store::Rules). They refund to windows
+    /// and penalties, and charge debts to all limits. [`MemoryStore`](crate::store::MemoryStore) refunds to all, as a
     /// [`Limiter`](crate::Limiter) does.
     ///
     /// ```
@@ -349,13 +353,13 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.settle_as(Actual::Cost(actual_cost))
     }
 
-    /// [`Permit::settle`] for units that its limits [count](crate::Counts), which has an example: replaces the estimate of each unit
-    /// that is given, and leaves that of the others and the plain cost. A unit that no limit counts has no effect.
+    /// [`Permit::settle`] for units that its limits count. Replaces the estimate of each given unit; the estimates of other units
+    /// and the plain cost stay. A unit that no limit counts has no effect. [`Counts`](crate::Counts) has an example.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -364,13 +368,13 @@ impl Permit {
     /// let limiter = Limiter::new("40000 input_tokens/min and 8000 output_tokens/min")?;
     /// let request = limiter.request().cost_of("input_tokens", 900).cost_of("output_tokens", 4_096);
     /// let permit = request.clone().acquire().await?;
-    /// let (input, output) = (912, 350); // as the answer says
+    /// let (input, output) = (912, 350); // from the response
     /// assert!(permit.settle_costs([("input_tokens", input), ("output_tokens", output)]));
     /// assert_eq!(request.check().remaining(), 8_000 - output);
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
         let mut units = UnitCosts::default();
         actual
@@ -387,9 +391,9 @@ impl Permit {
         })
     }
 
-    /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and
-    /// from the time since the grant. Dropping the permit reports nothing, like [`Outcome::Ignored`]. Returns whether the permit
-    /// was live.
+    /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) takes the outcome and the
+    /// time since the grant as a sample. Dropping the permit reports nothing, like [`Outcome::Ignored`]. Returns whether the
+    /// permit was live.
     ///
     /// ```
     /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
@@ -415,14 +419,14 @@ impl Permit {
         })
     }
 
-    /// Whether the permit may hold a place. A permit without a place has nothing to [report](Permit::report), and its limiter would
-    /// have to be searched for.
+    /// Whether the permit may hold a place. A permit without a place has nothing to [report](Permit::report), so the search for
+    /// its limiter is saved.
     #[cfg(feature = "http")]
     pub(crate) fn may_hold_place(&self) -> bool {
         self.manager.is_some()
     }
 
-    /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0, in every unit.
+    /// Undoes the grant of a permit whose work did not start: [settles](Permit::settle) at a cost of 0, in every unit.
     ///
     /// ```
     /// # use tollgate::{Limiter, Rate, TokenBucket};
@@ -431,12 +435,12 @@ impl Permit {
     /// assert_eq!(limiter.check(1).remaining(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use = "`false` says that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
+    #[must_use = "`false` means that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
     pub fn refund(self) -> bool {
         self.settle_as(Actual::Nothing)
     }
 
-    /// Whether it is counted as in flight.
+    /// Whether the permit is counted as in flight.
     pub(crate) fn holds_place(&self) -> bool {
         self.grant.claim.holds_place()
     }

@@ -1,4 +1,4 @@
-//! One limit or several, as data, and the list of all limits.
+//! A policy as data, and the list of all limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use crate::strategy::{
     Penalty, SlidingWindow, Throttle, TokenBucket,
 };
 
-/// Passes the list of all limits to a macro: `all_limits!(then, arguments)`. A parser tries the limits in this order, and an error
-/// lists the choices in it.
+/// Passes the list of all limits to a macro: `all_limits!(then, arguments)`. A parser tries the limits in this order, and an
+/// error lists the choices in this order.
 macro_rules! all_limits {
     ($then:ident $(, $($arguments:tt)*)?) => {
         $then! {
@@ -51,7 +51,7 @@ pub enum Limit {
     FixedWindow(FixedWindow),
     /// A bucket that refills at a rate: see [`TokenBucket`].
     TokenBucket(TokenBucket),
-    /// A quota for every span of one period: see [`SlidingWindow`].
+    /// A quota for every span of a period: see [`SlidingWindow`].
     SlidingWindow(SlidingWindow),
     /// A counter that every attempt raises and time lowers: see [`Penalty`].
     Penalty(Penalty),
@@ -93,7 +93,7 @@ impl Limit {
         with_limit!(self, |limit| limit.checked(since_epoch))
     }
 
-    /// Whether it counts units in flight.
+    /// Whether the limit counts units in flight.
     pub(crate) fn counts_places(&self) -> bool {
         self.description().guards == Guards::Capacity
     }
@@ -101,7 +101,7 @@ impl Limit {
 
 /// One limit or several, which must **all** admit a request. A grant charges all of them; a denial charges none.
 ///
-/// A policy is plain data without state: it compares, prints, parses and clones cheaply. The limiter that is built from it holds
+/// A policy is plain data without state, and is cheap to compare, print, parse and clone. The limiter that is built from it holds
 /// the state. When several limits have a TTL, the shortest counts.
 ///
 /// # Examples
@@ -124,8 +124,8 @@ impl Limit {
 ///
 /// # As text
 ///
-/// A policy parses from the text that it prints, to an equal value. With the feature `serde` it is that text in configuration
-/// files too.
+/// A policy prints as text, which parses to an equal policy. With the feature `serde` a policy is the same text in configuration
+/// files.
 ///
 /// | text | limit |
 /// |---|---|
@@ -148,10 +148,10 @@ impl Limit {
 /// at most 65,536 bytes; a longer one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the
 /// length of the text.
 ///
-/// Other spellings with one meaning are read too, and print as above: `10 per second`, `100 requests a minute` (which counts what
-/// requests cost, like `calls`, `queries`, `units` and `permits`; any other name is a unit of its own), `10r/s`,
-/// `100 rpm`, `rate 10/s`, `100/hr`, `5 sec`, `1 hour 30 minutes`, `100_000/min` and, in whole numbers, `100,000/min`. For others
-/// the error suggests one: `0.5/s` (whose burst is unknown), `100/month`, `1,5s`.
+/// Other unambiguous spellings parse too, and print as above: `10 per second`, `100 requests a minute` (which counts the cost of
+/// requests, like `calls`, `queries`, `units` and `permits`; any other name is a named unit), `10r/s`, `100 rpm`, `rate 10/s`,
+/// `100/hr`, `5 sec`, `1 hour 30 minutes`, `100_000/min` and, in whole numbers, `100,000/min`. For ambiguous ones the error
+/// suggests a spelling: `0.5/s` (whose burst is unknown), `100/month`, `1,5s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -205,7 +205,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether it bounds nothing but permits in flight.
+    /// Whether the policy bounds only permits in flight.
     pub(crate) fn only_places(&self) -> bool {
         self.limits.iter().all(Limit::counts_places)
     }
@@ -229,15 +229,15 @@ impl Policy {
         }
     }
 
-    /// The limits, in the order in which they were combined. A limiter refuses a policy without one. See the
-    /// [type's example](Policy#examples).
+    /// The limits, in the order in which they were combined. A limiter refuses a policy without limits. See the [type's
+    /// example](Policy#examples).
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 }
 
-/// The limits in their order. A policy of none prints nothing, adds nothing to another, and is refused with
+/// A policy of the limits in their order. A policy without limits prints nothing, adds nothing to another, and is refused with
 /// [`ConfigError::NoLimits`](crate::ConfigError::NoLimits) when a limiter is built from it.
 ///
 /// ```
@@ -285,11 +285,11 @@ macro_rules! policies_of_one_limit {
     )*};
 }
 
-/// `and` of a limit, which begins a policy.
+/// Defines `and` for a limit, which begins a policy.
 macro_rules! and {
     ($limit:ident) => {
         impl $limit {
-            /// A policy of this limit and another limit or policy: all must admit a request.
+            /// Returns a policy of this limit and another limit or policy: all must admit a request.
             ///
             /// ```
             /// # use std::time::Duration;
@@ -311,7 +311,7 @@ all_limits!(policies_of_one_limit);
 
 macro_rules! policies_of_several {
     ($(($($part:ident),*)),*) => {$(
-        /// The limits of all parts, in their order. See the [type's example](Policy#examples).
+        /// Makes a policy of the limits of all parts, in their order. See the [type's example](Policy#examples).
         impl<$($part: Into<Policy>),*> From<($($part),*)> for Policy {
             #[expect(non_snake_case, reason = "a part is named by its type")]
             fn from(($($part),*): ($($part),*)) -> Self {

@@ -2,7 +2,8 @@
 
 use crate::error::PriorityError;
 
-/// The priority of a request in the queue: 0 to 9. A higher number is served first; within one priority, arrival decides (FIFO).
+/// The priority of a request in the queue: 0 to 9. A higher number is served first; within one priority, requests are served in
+/// order of arrival (FIFO).
 ///
 /// Priorities are strict: while a request of a higher priority waits, no request of a lower one is granted.
 ///

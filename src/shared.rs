@@ -27,33 +27,33 @@ use crate::upstream::UpstreamSignal;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
-/// It is a [`Limiter`] whose limits are kept in the store: requests queue in this process, in the same order and with the same
-/// priorities and timeouts, and their permits are the same. The store makes the decisions: in one atomic step for a whole policy,
-/// by its own clock. So `try_acquire` and `check` are async.
+/// A shared limiter is a [`Limiter`] whose limits are kept in the store. Requests queue in this process, in the same order and
+/// with the same priorities, timeouts and permits. The store decides a whole policy in one atomic step, by its own clock, so
+/// `try_acquire` and `check` are async.
 ///
 /// # Round trips
 ///
-/// Each key has at most one call under way in a process. Requests that come meanwhile share the next one, and the store grants as
-/// many of them as it can: the busier a key, the fewer calls a grant takes. A denied request does not ask again before the instant
-/// that the store named. A request that awaits a reply is in the queue, also one of [`SharedLimiter::try_acquire`]. So no request
-/// is granted with a [`max_queue`](SharedLimiterBuilder::max_queue) of 0, nor with a timeout that is shorter than a call takes.
+/// Each key has at most one call under way in a process. Requests that come meanwhile share the next call, and the store grants
+/// as many of them as it can: the busier a key, the fewer calls a grant takes. A denied request does not ask again before the
+/// instant that the store gave. A request that awaits a reply is in the queue, also one of [`SharedLimiter::try_acquire`]. So no
+/// request is granted with a [`max_queue`](SharedLimiterBuilder::max_queue) of 0, nor with a timeout shorter than a call.
 ///
 /// # Places
 ///
-/// A permit of a [`MaxConcurrency`](crate::MaxConcurrency) is a lease, which the limiter renews three times within its TTL as long as the
-/// permit lives. So the places of a process that dies come back within one TTL, and a long job keeps its place. A lease that was
-/// lost all the same (the store was away for longer, or the machine stood still) is [reclaimed](Permit::reclaimed). The
-/// holder counts the TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store,
-/// whatever their clocks show. [`Permit::renew`] and [`renew_for`](Permit::renew_for) only say whether
-/// the permit is live; [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held.
+/// A permit of a [`MaxConcurrency`](crate::MaxConcurrency) is a lease, which the limiter renews three times within its TTL as
+/// long as the permit exists. So the places of a process that dies come back within one TTL, and a long job keeps its place. A
+/// lease can still be lost: the store did not answer for longer, or the machine stood still. The permit is then
+/// [reclaimed](Permit::reclaimed). The holder counts the TTL from the instant at which the call was sent, so the lease ends for
+/// the holder before it ends for the store, whatever their clocks show. [`Permit::renew`] and [`renew_for`](Permit::renew_for)
+/// only report whether the permit is live; [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held.
 /// [`Permit::fence`] rises with every grant of a key, over all processes.
 ///
 /// # When the store is down
 ///
-/// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
-/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says how requests are answered meanwhile. One rule is
-/// a local fallback: a policy that this process applies by itself. A call whose outcome is unknown is not repeated: its units count
-/// as used, and its places are given back.
+/// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row the limiter makes no calls for a while,
+/// and then one at a time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) is the rule for requests in the
+/// meantime. One rule is a local fallback: a policy that this process applies by itself. A call with an unknown outcome is not
+/// repeated: its units count as used, and its places are given back.
 ///
 /// # Examples
 ///
@@ -81,8 +81,8 @@ pub struct SharedLimiter {
 }
 
 impl SharedLimiter {
-    /// Builds a limiter with the default options: a store, the name that the limiter has there, and a limit, a tuple of limits, a
-    /// [`Policy`], or its [text](Policy#as-text). It calls no store yet.
+    /// Builds a limiter with the default options, from a store, the name of the limiter in the store, and a limit, a tuple of
+    /// limits, a [`Policy`], or its [text](Policy#as-text). Does not call the store yet.
     ///
     /// Processes share a limiter if they share its store and its name, and must have the same policy.
     ///
@@ -106,15 +106,15 @@ impl SharedLimiter {
         }
     }
 
-    /// The handle of one key, which has limits of its own: any bytes. In one process, all handles of a key share one queue.
+    /// The handle of one key (any bytes), which has limits of its own. In one process, all handles of a key share one queue.
     ///
-    /// The limiter without a key is that of the empty key.
+    /// A limiter without a key is the handle of the empty key.
     #[must_use]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Self {
         Self::of_key(Arc::clone(&self.shared), key.as_ref().into())
     }
 
-    /// The name that the limiter has in its store.
+    /// The name of the limiter in its store.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.link.name
@@ -132,8 +132,8 @@ impl SharedLimiter {
         self.shared.plan.policy().clone()
     }
 
-    /// Waits until the store grants one unit, and returns the permit. As [`Limiter::acquire`](crate::Limiter::acquire), but for
-    /// one error more.
+    /// Waits until the store grants one unit, and returns the permit. Like [`Limiter::acquire`](crate::Limiter::acquire), with
+    /// one more error.
     ///
     /// # Cancel safety
     ///
@@ -180,7 +180,8 @@ impl SharedLimiter {
         PermitRequest::new(self, cost, Location::caller())
     }
 
-    /// Takes one unit now, or nothing. It waits for the reply of the store, but not for its turn; several such requests share a call.
+    /// Takes one unit now, or nothing. Waits for the reply of the store, but not until the limits admit it. Several such requests
+    /// share a call.
     ///
     /// # Errors
     ///
@@ -201,8 +202,8 @@ impl SharedLimiter {
         self.request_of(cost).try_acquire()
     }
 
-    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing. It asks the store for nothing while this process is
-    /// [paused](Self::pause_for), [closed](Self::close) (then it is denied), or uses its [local
+    /// The decision that [`SharedLimiter::try_acquire_many`] would make now; takes nothing. Does not call the store while this
+    /// process is [paused](Self::pause_for), [closed](Self::close) (which denies), or uses its [local
     /// fallback](crate::store::OnStoreDown::Local).
     ///
     /// # Errors
@@ -212,7 +213,7 @@ impl SharedLimiter {
         self.request_of(cost).check().await
     }
 
-    /// Waits for a permit, and runs the future while it holds it. As [`Limiter::run`](crate::Limiter::run).
+    /// Waits for a permit, and runs the future while it holds the permit. Like [`Limiter::run`](crate::Limiter::run).
     ///
     /// # Errors
     ///
@@ -231,15 +232,15 @@ impl SharedLimiter {
         self.manager.at_store().limits().await
     }
 
-    /// The numbers of the key in this process: what it has in flight, its queue, and its counts since it was last taken into use.
-    /// [`totals`](Self::totals) has those of all keys.
+    /// The numbers of the key in this process: its units in flight, its queue, and its counts since the process last began to use
+    /// it. [`totals`](Self::totals) sums over all keys.
     #[must_use]
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
     }
 
-    /// Sums over all keys that this process uses or has used: grants, denials, units in flight and more. It calls no store, and goes
-    /// through the keys that are in use.
+    /// Sums over all keys that this process uses or has used: grants, denials, units in flight and more. Does not call the store.
+    /// Takes time in proportion to the keys in use.
     ///
     /// ```
     /// use tollgate::SharedLimiter;
@@ -259,16 +260,16 @@ impl SharedLimiter {
         self.shared.keys.totals(|| *self.shared.link.counted.lock())
     }
 
-    /// Whether this process calls the store. `false`: calls have failed, and none is made for a while; requests follow [the
-    /// rule](SharedLimiterBuilder::on_store_down). An observer gets an event when it changes.
+    /// Whether this process calls the store. `false` after calls have failed: no call is made for a while, and requests follow
+    /// [the rule](SharedLimiterBuilder::on_store_down). An observer gets an event when the value changes.
     #[must_use]
     pub fn store_is_up(&self) -> bool {
         self.shared.link.is_up()
     }
 
-    /// Grants nothing in this process for `duration`, and asks the store for nothing. As [`Limiter::pause_for`]; a request whose
-    /// call to the store is under way when the pause begins may still be granted. The pause lasts while the key is not in use, too,
-    /// as long as there is a handle of the limiter or of another key.
+    /// Grants nothing in this process for `duration`, and asks the store for nothing, like [`Limiter::pause_for`]. A request
+    /// whose call to the store is under way when the pause begins may still be granted. The pause lasts even while the key is not
+    /// in use, as long as there is a handle of the limiter or of another key.
     ///
     /// ```
     /// use std::time::Duration;
@@ -289,10 +290,11 @@ impl SharedLimiter {
         self.manager.pause_for(duration);
     }
 
-    /// Charges the key `units`, whether or not its limits admit them, as [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize): a
-    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The
-    /// charge is sent to the store in the background, at the latest with the next request of this process. A call that the store
-    /// refuses is repeated for up to two minutes. A call without an answer is not repeated, and its units may be charged or lost.
+    /// Charges the key `units`, whether or not its limits admit them, like
+    /// [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize): a [`Penalty`](crate::Penalty) is raised up to its ceiling, and
+    /// a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The charge is sent to the store in the background, at the
+    /// latest with the next request of this process. A call that the store refuses is repeated for up to two minutes. A call
+    /// without an answer is not repeated, and its units may be charged or lost.
     ///
     /// ```
     /// use tollgate::store::MemoryStore;
@@ -316,19 +318,19 @@ impl SharedLimiter {
         self.manager.resume();
     }
 
-    /// [Pauses](Self::pause_for) as an upstream's response asks for. As [`Limiter::apply_upstream_signal`], but a quota that is nearly
-    /// spent is not spread.
+    /// [Pauses](Self::pause_for) as an upstream's response asks for, like [`Limiter::apply_upstream_signal`]. A quota that is
+    /// nearly spent is not spread.
     pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
         self.manager.apply_upstream_signal(signal);
     }
 
-    /// Refuses all requests of this key in this process from now on, the waiting ones first; other keys stay open. Permits in flight stay
-    /// valid. It lasts as a [pause](Self::pause_for) does.
+    /// Refuses all waiting and all later requests of this key in this process; other keys stay open. Permits in flight stay
+    /// valid. The closing lasts as a [pause](Self::pause_for) does.
     pub fn close(&self) {
         self.manager.close(false);
     }
 
-    /// As [`close`](Self::close), but requests that wait are served.
+    /// Like [`close`](Self::close), but waiting requests are served.
     pub fn close_to_new(&self) {
         self.manager.close(true);
     }
@@ -339,12 +341,13 @@ impl SharedLimiter {
         self.manager.is_closed()
     }
 
-    /// Completes when no request for the key waits in this process, and this process holds no place of it.
+    /// Completes when no request for the key waits in this process and this process holds no place of the key.
     pub async fn drained(&self) {
         self.manager.watch(Awaited::Drain).await;
     }
 
-    /// About `max` keys of this limiter that the store has, in any order: the first ones, or those from [`KeyPage::next`] on.
+    /// A page of about `max` keys of this limiter in the store, in any order: the first page, or the one that [`KeyPage::next`]
+    /// refers to.
     ///
     /// # Errors
     ///
@@ -359,21 +362,21 @@ impl SharedLimiter {
             .map_err(|failed| failed.error)
     }
 
-    /// Resets the limits of this key, and reclaims all its leases. Current holders are not interrupted. Units that this process has
-    /// [charged](Self::penalize) or [settled](Permit::settle) before are dropped with the usage, also if they were not sent
+    /// Resets the limits of this key, and reclaims all its leases. Current holders are not interrupted. Units that this process
+    /// has [charged](Self::penalize) or [settled](Permit::settle) before are dropped with the usage, also if they were not sent
     /// to the store yet. Permits from before the reset give nothing back. If a call with such charges is under way, the reset
-    /// awaits it first, for one deadline at most.
+    /// first awaits its reply, for one deadline at most.
     ///
-    /// Fences then begin again at the microseconds since 1970, like those of an unknown key. So a grant within a few microseconds
-    /// after the reset may get a fence that another process got before it.
+    /// Fences then begin again at the microseconds since 1970, as for an unknown key. So a grant within a few microseconds after
+    /// the reset may get a fence that another process got before the reset.
     ///
     /// Another process may still send charges from before the reset, and grant units that it has
-    /// [prefetched](SharedLimiterBuilder::prefetch). If the store denied its request before the reset, it does not ask again until
-    /// the instant that the store named, or for a minute if it no longer uses the key.
+    /// [prefetched](SharedLimiterBuilder::prefetch). If the store denied a request of another process before the reset, that
+    /// process does not ask again until the instant that the store gave, or for a minute if it no longer uses the key.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the store may or may not have reset the key. Earlier charges are then sent to the store.
+    /// If the future is dropped, the store may or may not have reset the key, and earlier charges are sent to the store.
     ///
     /// # Errors
     ///
@@ -385,7 +388,8 @@ impl SharedLimiter {
             .await
     }
 
-    /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.
+    /// Drops at most `max` expired keys of this limiter, for stores that do not do so by themselves. Returns the number of
+    /// dropped keys.
     ///
     /// # Errors
     ///
@@ -419,7 +423,7 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
         AcquireOwned::new(Arc::clone(&self.target.manager), self.options)
     }
 
-    /// Waits for the permit, and runs the future while it holds it. See [`SharedLimiter::run`].
+    /// Waits for the permit, and runs the future while it holds the permit. See [`SharedLimiter::run`].
     ///
     /// # Errors
     ///
@@ -428,7 +432,8 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
         Run::new(self.acquire_owned(), future)
     }
 
-    /// Takes what the request costs now, or nothing. See [`SharedLimiter::try_acquire`]. A priority and a timeout have no effect.
+    /// Takes the cost of the request now, or nothing. See [`SharedLimiter::try_acquire`]. A priority and a timeout have no
+    /// effect.
     ///
     /// # Errors
     ///
@@ -437,9 +442,9 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
         TryAcquireShared::new(Arc::clone(&self.target.manager), self.options)
     }
 
-    /// [`PermitRequest::acquire`], with the status of each limit from the reply that granted it, or from the latest denial before
-    /// the request was refused. A permit of [prefetched](SharedLimiterBuilder::prefetch) units, or one that was granted
-    /// without the store, comes without a status.
+    /// [`PermitRequest::acquire`], with the status of each limit from the reply that granted the permit, or from the latest
+    /// denial before the request was refused. A permit of [prefetched](SharedLimiterBuilder::prefetch) units, or one that was
+    /// granted without the store, comes without a status.
     ///
     /// # Errors
     ///
@@ -449,7 +454,7 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
     }
 
     /// [`PermitRequest::try_acquire`], with the status of each limit at the grant or the denial. There is no status if the store
-    /// was not asked: because it does not answer, or because the units were [prefetched](SharedLimiterBuilder::prefetch).
+    /// was not asked, because it does not answer or the units were [prefetched](SharedLimiterBuilder::prefetch).
     ///
     /// ```
     /// use tollgate::SharedLimiter;
@@ -472,7 +477,7 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
         self.try_acquire().explained()
     }
 
-    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing.
+    /// The decision that [`PermitRequest::try_acquire`] would make now; takes nothing.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The numbers that a limiter reports: of one limiter, summed over keys, and of each limit.
+//! The numbers that a limiter reports: for one limiter, summed over keys, and for each limit.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::strategy::{LimitReport, Moment};
 pub struct LimiterSnapshot {
     /// Units in flight. 0 without a [`MaxConcurrency`](crate::MaxConcurrency), since permits of other limits hold no place.
     pub in_flight: u64,
-    /// Units that may be in flight at the same time, now: an [adaptive](crate::Adapt) limit changes. `None` where the policy has
-    /// no such limit.
+    /// The present maximum of units in flight: an [adaptive](crate::Adapt) limit changes it. `None` where the policy has no such
+    /// limit.
     pub concurrency: Option<u64>,
     /// Requests that wait.
     pub queued: u64,
@@ -34,15 +34,15 @@ pub struct LimiterSnapshot {
     pub denied: u64,
     /// Requests that a full queue dropped or turned away.
     pub shed: u64,
-    /// Requests that timed out, or that failed at once because they would have.
+    /// Requests that timed out, or that failed at once because they could not be granted within their timeout.
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,
     /// Grants that were undone: the `acquire` future was dropped before it took its permit, or the permit was
     /// [refunded](crate::Permit::refund).
     pub refunded: u64,
-    /// How long the limiter stays [paused](crate::Limiter::pause_for): `None` when it is not paused, [`Duration::MAX`] until it
-    /// is resumed.
+    /// How long the limiter stays [paused](crate::Limiter::pause_for). `None` when it is not paused, [`Duration::MAX`] when it is
+    /// paused until it is resumed.
     pub paused_for: Option<Duration>,
     /// How long until the next request is granted: the front of the queue, or a new one of cost 1 when none waits. `None` when
     /// only a release helps, or the limiter is closed.
@@ -50,8 +50,8 @@ pub struct LimiterSnapshot {
 }
 
 /// Sums over the keys of a limiter: [`KeyedLimiter::totals`](crate::KeyedLimiter::totals), which has an example, and
-/// [`SharedLimiter::totals`](crate::SharedLimiter::totals). Counts are since the limiter was built, and only rise: the counts of a
-/// key stay in the sums when the key is forgotten.
+/// [`SharedLimiter::totals`](crate::SharedLimiter::totals). Counts begin when the limiter is built, and only rise: the counts of
+/// a forgotten key stay in the sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyTotals {
@@ -65,7 +65,7 @@ pub struct KeyTotals {
     pub denied: u64,
     /// Requests that a full queue dropped or turned away.
     pub shed: u64,
-    /// Requests that timed out, or that failed at once because they would have.
+    /// Requests that timed out, or that failed at once because they could not be granted within their timeout.
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,
@@ -94,19 +94,20 @@ impl KeyTotals {
 pub struct LimitStatus {
     /// The limit.
     pub limit: Limit,
-    /// Its capacity, in the units that it counts. For a concurrency that [adapts](crate::Adapt), the present one.
+    /// The capacity of the limit, in the units that it counts. For a concurrency that [adapts](crate::Adapt), the present
+    /// capacity.
     pub capacity: u64,
-    /// The units that it would admit now. Requests that wait go before a new one, whatever remains.
+    /// The units that the limit would admit now. Waiting requests go before a new one, whatever remains.
     pub remaining: u64,
-    /// How long until it admits a unit if nothing more is admitted: zero while some remain. Zero for a concurrency: when its permits
-    /// are released is unknown.
+    /// How long until the limit admits a unit if nothing more is admitted. Zero while some remain. Zero for a concurrency,
+    /// because the time of a release is unknown.
     pub available_after: Duration,
-    /// How long until it is reset if nothing more is admitted. Zero for a concurrency, as above.
+    /// How long until the limit is reset if nothing more is admitted. Zero for a concurrency, as above.
     pub reset_after: Duration,
 }
 
 impl LimitStatus {
-    /// `report` is for a cost of 1.
+    /// `report` must be for a cost of 1.
     pub(crate) fn new(limit: Limit, capacity: u64, report: LimitReport, now: Moment) -> Self {
         let LimitReport {
             remaining,

@@ -18,34 +18,35 @@ use crate::limiter::AnyLimiter;
 
 /// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
-/// Items keep their order. The stream takes an item from its source **before** it asks for a permit, so an idle source uses no
-/// permit, and at most one item waits at a time (backpressure: the source is not polled meanwhile). Neither the source nor its
-/// items need be `Unpin`.
+/// Items keep their order. The stream takes an item from its source **before** it requests a permit, so an idle source uses no
+/// permit. At most one item waits at a time (backpressure: the source is not polled meanwhile). Neither the source nor its items
+/// need be `Unpin`.
 ///
-/// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full) the stream
-/// yields the error as its last item, so it cannot be missed: `try_next().await?` takes one item, and `try_collect` or
-/// `try_for_each` all of them. `into_inner` then returns the source and the item that was waiting. Only the items of
-/// [`throttled`](StreamLimitExt::throttled) are not results; that stream ends, and its `error` says why.
+/// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full), the
+/// stream yields the error as its last item, so the error cannot be missed: `try_next().await?` takes one item, and `try_collect`
+/// or `try_for_each` takes all. `into_inner` then returns the source and the item that was waiting. Only the items of
+/// [`throttled`](StreamLimitExt::throttled) are not results: that stream ends, and its `error` returns the reason.
 pub trait StreamLimitExt: Stream + Sized {
     /// Delays each item until the limiter grants one unit, and releases the permit at once.
     ///
-    /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, since no permit is held: use
-    /// [`StreamLimitExt::with_permits`], [`StreamLimitExt::map_permitted`] or [`StreamLimitExt::for_each_permitted`].
+    /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, because no permit is held. For
+    /// concurrency use [`StreamLimitExt::with_permits`], [`StreamLimitExt::map_permitted`] or
+    /// [`StreamLimitExt::for_each_permitted`].
     ///
     /// The stream ends early when the limiter refuses an item: it is closed, its bounded queue is full, or its policy was
-    /// replaced by one without a rate. [`Throttled::error`] says why, and the observers of the limiter get an
+    /// replaced by one without a rate. [`Throttled::error`] returns the reason, and the observers of the limiter get an
     /// [`EventKind::StreamEnded`](crate::EventKind::StreamEnded). If that can happen, use [`StreamLimitExt::try_throttled`],
     /// which yields the error as an item. Items as results take about a tenth longer.
     ///
     /// # Panics
     ///
-    /// If the policy has only limits of concurrency, which would not slow the stream down. `try_throttled` yields
+    /// If the policy has only limits of concurrency, which would not slow the stream. `try_throttled` yields
     /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) instead.
     ///
     /// # Cancel safety
     ///
     /// Dropping a future that polls the stream loses nothing: an item that waits stays in the stream, and
-    /// [`Throttled::into_inner`] returns it. Dropping the stream gives up its place in the limiter's queue.
+    /// [`Throttled::into_inner`] returns it. Dropping the stream leaves the limiter's queue.
     ///
     /// # Examples
     ///
@@ -134,21 +135,21 @@ pub trait StreamLimitExt: Stream + Sized {
         WithPermits::new(self, limiter.handle().ticket(Location::caller()))
     }
 
-    /// Runs `work` on every item, concurrently, and holds a permit of one unit for each future: as many run at the same time, and
-    /// start as fast, as the limiter allows.
+    /// Runs `work` on every item concurrently, and holds a permit of one unit for each future. The limiter bounds how many run at
+    /// the same time, and how fast they start.
     ///
     /// All futures run in the task that awaits this one. A future whose permit is reclaimed runs on; to stop it, call
     /// [`Limiter::run`](crate::Limiter::run) inside `work`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the returned future drops those that run and releases their permits. While it is not polled, none of them
-    /// makes progress.
+    /// Dropping the returned future drops the running ones and releases their permits. While the returned future is not polled,
+    /// none of them makes progress.
     ///
     /// # Errors
     ///
-    /// An [`AcquireError`](crate::AcquireError) when the limiter refuses an item. It takes no further item, completes the futures
-    /// that run, and then returns the error; [`ForEachPermitted::into_inner`] returns the item.
+    /// An [`AcquireError`](crate::AcquireError) when the limiter refuses an item. The method then takes no further item,
+    /// completes the running futures, and returns the error; [`ForEachPermitted::into_inner`] returns the item.
     ///
     /// # Examples
     ///
@@ -182,7 +183,7 @@ pub trait StreamLimitExt: Stream + Sized {
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs in the order of the items.
     ///
-    /// An output that is complete waits in memory for the earlier ones; its permit is released. Otherwise see
+    /// A complete output waits in memory for the earlier ones; its permit is already released. Otherwise see
     /// [`StreamLimitExt::map_permitted_unordered`].
     ///
     /// ```
@@ -213,17 +214,18 @@ pub trait StreamLimitExt: Stream + Sized {
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs as they are complete.
     ///
-    /// The work makes progress only while the stream is polled. Each poll starts work for as many items as are ready and the limiter
-    /// allows, however many outputs have been taken.
+    /// The work makes progress only while the stream is polled. Each poll starts work for all items that are ready and that the
+    /// limiter admits, however many outputs have been taken.
     ///
     /// # Cancel safety
     ///
-    /// Dropping a future that polls the stream loses nothing. Dropping the stream drops the work that runs and releases its permits.
+    /// Dropping a future that polls the stream loses nothing. Dropping the stream drops the running work and releases its
+    /// permits.
     ///
     /// # Errors
     ///
-    /// Its last item is an [`AcquireError`](crate::AcquireError) when the limiter refuses an item of the source, after the outputs of
-    /// all the work that runs; [`MapPermitted::into_inner`] returns the item.
+    /// When the limiter refuses an item of the source, the last item of the stream is an [`AcquireError`](crate::AcquireError),
+    /// after the outputs of all running work; [`MapPermitted::into_inner`] returns the refused item.
     ///
     /// # Examples
     ///

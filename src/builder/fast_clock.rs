@@ -1,29 +1,30 @@
-//! The option of a faster clock.
+//! The option for a faster clock.
 
 use super::LimiterBuilder;
 use crate::manager::TimeSource;
 
 impl LimiterBuilder {
-    /// Reads the time of decisions from the processor's time stamp counter, by the crate quanta, instead of tokio's clock. A
-    /// decision on a rate then takes about a quarter less: 32 instead of 44 ns on the machine of BENCHMARKS.md. Needs the feature
-    /// `quanta`.
+    /// Reads the time of decisions from the processor's time stamp counter, through the crate quanta, instead of from tokio's
+    /// clock. A decision on a rate then takes about a quarter less: 32 instead of 44 ns on the machine of BENCHMARKS.md. Needs
+    /// the feature `quanta`.
     ///
-    /// It gains nothing where no clock is read (a plain [`MaxConcurrency`](crate::MaxConcurrency)), or where the processor has no
-    /// counter that runs at a constant speed: then quanta reads the system's clock.
+    /// The option gains nothing where no clock is read (a plain [`MaxConcurrency`](crate::MaxConcurrency)), or where the
+    /// processor has no counter of constant speed: quanta then reads the system's clock.
     ///
-    /// **Not for tests with a paused clock.** Tokio's clock does not move this one when it is paused or advanced: a limiter waits in
-    /// real time. Meanwhile its timers fire again and again, so that a paused clock runs far ahead of what the limiter waits for.
+    /// **Not for tests with a paused clock.** Pausing or advancing tokio's clock does not affect this clock: a limiter waits in
+    /// real time. Meanwhile its timers fire again and again, so a paused clock runs far ahead of the instant for which the
+    /// limiter waits.
     ///
-    /// - **Waiting** still uses tokio's timers. One that fires before this clock has reached the instant is set again for the rest, by
-    ///   at least a tick of a millisecond.
+    /// - **Waiting** still uses tokio's timers. A timer that fires before this clock has reached the instant is set again for the
+    ///   rest, by at least a tick of a millisecond.
     /// - **Drift**: the counter is compared with the system's clock every 100 ms, and whenever it has stepped back. Between two
     ///   comparisons the clocks drift apart by some microseconds, and so does a limiter's pace. When a comparison sets the clock
     ///   back, the limiter's time stands still until the clock has caught up. By the limiter's own time, no limit is ever exceeded.
-    /// - **A machine that sleeps**, or a virtual one that is moved: the first reading afterwards compares, so this clock goes on as
-    ///   the system's does. Linux does not count the time of a suspended machine, other systems may. A jump of the counter by less
-    ///   than 100 ms counts until the next comparison.
+    /// - **Suspend**, or migration of a virtual machine: the first reading afterwards compares the clocks, so this clock
+    ///   continues like the system's. Linux does not count the time of a suspended machine, other systems may. A jump of the
+    ///   counter by less than 100 ms counts until the next comparison.
     /// - **Instants of permits** ([`acquired_at`](crate::Permit::acquired_at)) are on the system's clock, which is tokio's clock
-    ///   unless that was paused.
+    ///   unless tokio's clock was paused.
     ///
     /// The first call in a process measures the speed of the counter, which takes up to 0.2 s.
     ///
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
     use crate::{Limiter, Throttle};
 
-    /// The timer fires when tokio's clock says so, which is paused here and runs ahead.
+    /// The timer fires by tokio's clock, which is paused here and runs ahead.
     #[tokio::test(start_paused = true)]
     async fn a_driver_that_wakes_before_its_clock_is_there_sleeps_again_and_does_not_spin() {
         let every = Duration::from_millis(20);

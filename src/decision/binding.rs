@@ -1,4 +1,4 @@
-//! The limit that a decision names, in few bytes.
+//! A compact form of the limit that a decision names.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::strategy::{
     TokenBucket,
 };
 
-/// Defines [`Binding`] by the list of the plain limits: the fields that are copied, and the options that must not be set.
+/// Defines [`Binding`] from the list of plain limits: the copied fields, and the options that must not be set.
 macro_rules! binding {
     ($($limit:ident { $($field:ident: $type:ty),* } without [$($option:ident),*],)*) => {
         /// A limit of a policy.
         ///
-        /// A plain one is copied without the options that it does not use. Sharing the policy takes two atomic writes, and copying
-        /// the largest limit takes a call. Each is a sixth of the time of a denial.
+        /// A plain limit is copied without the options that it does not use. Sharing the policy takes two atomic writes, and
+        /// copying the largest limit takes a call. Each of these takes a sixth of the time of a denial.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(super) enum Binding {
             $($limit { $($field: $type),* },)*
@@ -24,7 +24,7 @@ macro_rules! binding {
         }
 
         impl Binding {
-            /// Uses the limit at this index of the policy.
+            /// Calls `make` with the limit at this index of the policy.
             #[inline(always)]
             pub(super) fn with<R>(policy: &Policy, index: usize, make: impl Fn(Self) -> R) -> R {
                 match policy.limits()[index] {
@@ -35,7 +35,7 @@ macro_rules! binding {
                 }
             }
 
-            /// The limit, which is at this index of its policy.
+            /// The limit. `index` is its index in the policy.
             pub(super) fn limit(&self, index: usize) -> Limit {
                 match *self {
                     $(Self::$limit { $($field),* } => {

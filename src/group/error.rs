@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::error::{AcquireError, RunError, TryAcquireError};
 
-/// Which limiter of a group refused, and why. [`LimiterGroup`](super::LimiterGroup) has an example. It converts into the error of that
-/// limiter, which does not say which one it was.
+/// Which limiter of a group refused, and why. [`LimiterGroup`](super::LimiterGroup) has an example. The error converts into the
+/// error of that limiter, without the index and the name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
@@ -23,8 +23,8 @@ pub struct GroupError<E> {
 
 macro_rules! of_the_member {
     ($($error:ident),*) => {$(
-        /// Drops which limiter refused, for `?` in a function that returns the error of one limiter. To keep it, return the
-        /// [`GroupError`], or match on its fields.
+        /// Drops the index and the name of the limiter, for `?` in a function that returns the error of one limiter. To keep
+        /// them, return the [`GroupError`], or match on its fields.
         impl From<GroupError<$error>> for $error {
             fn from(refused: GroupError<$error>) -> Self {
                 refused.error

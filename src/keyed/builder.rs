@@ -1,4 +1,4 @@
-//! How a keyed limiter is built.
+//! The builder of a keyed limiter.
 
 #[cfg(feature = "quanta")]
 mod fast_clock;
@@ -34,12 +34,12 @@ use crate::policy::Policy;
 /// The number of keys that a shard is sized for. They fill its table of 2,068 slots well, and leave room for random variation (up
 /// to 1,654 keys). Moving so few keys to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
-/// Enough shards that two threads seldom use the same one, if there are enough keys to fill them.
+/// The least number of shards if there are enough keys to fill them: two threads seldom use the same one.
 const FEW_SHARDS: usize = 16;
 const MIN_KEYS_PER_SHARD: usize = 32;
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
-/// The options of a keyed limiter: what [`KeyedLimiter::builder`] returns.
+/// The options of a keyed limiter. [`KeyedLimiter::builder`] returns it.
 ///
 /// # Examples
 ///
@@ -73,20 +73,20 @@ pub struct KeyedLimiterBuilder<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
-    /// A keyed limiter with the default options, from what [`Limiter::new`](crate::Limiter::new) takes. See the
-    /// [type's example](KeyedLimiter#examples).
+    /// Makes a keyed limiter with the default options. The policy has the forms that [`Limiter::new`](crate::Limiter::new) takes.
+    /// See the [type's example](KeyedLimiter#examples).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid.
     pub fn new(
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
-    /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`]. An invalid policy is an error of
-    /// [`build`](KeyedLimiterBuilder::build).
+    /// Starts a keyed limiter with options. See [`KeyedLimiterBuilder`]. [`build`](KeyedLimiterBuilder::build) reports an invalid
+    /// policy.
     pub fn builder(
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
     ) -> KeyedLimiterBuilder<K> {
@@ -110,7 +110,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     shared_options!();
 
     setters! {
-        /// Sets how many keys are known at most (at least 1). Defaults to a million. A reset key counts until a call checks it.
+        /// Sets the maximum number of known keys (at least 1). Defaults to a million. A reset key counts until a call checks it.
         ///
         /// See the [type's example](KeyedLimiterBuilder#examples).
         pub max_keys(keys: usize) => max_keys = keys;
@@ -132,23 +132,25 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         /// ```
         pub when_full(when_full: WhenFull) => when_full = when_full;
 
-        /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
-        /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
-        /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit. Each
-        /// call clones its key, or makes one of the borrowed form.
+        /// Gives each key the policy that `tier_of` returns. Each call of the limiter calls `tier_of`, outside every lock, so its
+        /// result may change while the key is known: usage carries over, as with
+        /// [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are cheap to clone and to compare with their clone;
+        /// policies that are built on each call are compared limit by limit. Each call clones its key, or makes an owned key from
+        /// the borrowed form.
         ///
         /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
         /// between two policies of different kinds gets a full budget each time.
         ///
-        /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names its limit when the policy of a tier
-        /// is invalid; the other calls then get [`Config`](crate::TryAcquireError::Config). With more than 64 different policies,
-        /// keys of the further ones are always [active](KeyedLimiter#memory).
+        /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names a limit of that policy when the
+        /// policy of a tier is invalid. Requests and [`limiter`](KeyedLimiter::limiter) then fail with
+        /// [`Config`](crate::TryAcquireError::Config). With more than 64 different policies, keys of the others are always
+        /// [active](KeyedLimiter#memory).
         ///
         /// See the [type's example](KeyedLimiterBuilder#examples).
         pub tiers(tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) => tier_of = Some(Box::new(tier_of));
 
-        /// Gives every permit a handle of its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
-        /// [active](KeyedLimiter#memory), which takes about 480 bytes.
+        /// Gives every permit a handle of its limiter, so that the permit can be [settled](crate::Permit::settle). Every key is
+        /// then always [active](KeyedLimiter#memory), which takes about 480 bytes.
         ///
         /// ```
         /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
@@ -160,7 +162,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         pub settle_permits() => settles = true;
     }
 
-    /// Calls `observer` for each event of each key. It is [`observer`](Self::observer) for a closure, whose argument needs no type here.
+    /// Calls `observer` for each event of each key. Equivalent to [`observer`](Self::observer), except that a closure needs no
+    /// argument type here.
     ///
     /// ```
     /// use tollgate::{EventKind, KeyedLimiter, Rate, TokenBucket};
@@ -185,10 +188,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self.observer(observer)
     }
 
-    /// Adds an observer of the events of each key, and of requests that wait, as
-    /// [`LimiterBuilder::observer`](crate::LimiterBuilder::observer) does. [`Observer`] and [`ObservedKey`](crate::ObservedKey) have examples.
+    /// Adds an observer of the events and the waiting requests of each key, as
+    /// [`LimiterBuilder::observer`](crate::LimiterBuilder::observer) does. [`Observer`] and [`ObservedKey`](crate::ObservedKey)
+    /// have examples.
     ///
-    /// Keys are `Debug`, so that an observer can write them without their type.
+    /// Keys must be `Debug`, so that an observer can format them without knowing their type.
     pub fn observer(mut self, observer: impl Observer) -> Self
     where
         K: fmt::Debug,
@@ -202,7 +206,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is. [`ConfigError::ZeroKeys`].
+    /// [`ConfigError`] when a limit of the policy, which the error names, or the policy text is invalid;
+    /// [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
         if self.max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
@@ -210,8 +215,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let since_epoch = since_epoch();
         let plan = Plan::new(self.policy.clone()?, since_epoch)?;
         let width = plan.width().filter(|_| !self.settles);
-        // The table is as narrow as the policy allows. Tiers are not known yet, so their keys get three words beside the number of
-        // the tier.
+        // The table is as narrow as the policy allows. The policies of tiers are not known yet, so a key with a tier gets three
+        // words and the number of its tier.
         let table = match (is_plain::<K>(), self.tier_of.is_some(), width.unwrap_or(0)) {
             (true, false, 0..=1) => AnyTable::Plain1(self.table(plan, since_epoch)),
             (true, false, 2) => AnyTable::Plain2(self.table(plan, since_epoch)),

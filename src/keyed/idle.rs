@@ -1,4 +1,4 @@
-//! A key in a table: idle, when it is only its state, or active; and how it is found.
+//! An entry of a key in a table: idle (only the state of its limits) or active (a manager). And the lookup of a key.
 
 use std::any::TypeId;
 use std::borrow::Borrow;
@@ -11,7 +11,7 @@ use foldhash::quality::SeedableRandomState;
 use super::idle_state::KeyWord;
 use crate::manager::Manager;
 
-/// A key in a table of its shard.
+/// The entry of a key in a table of its shard.
 #[derive(Debug)]
 pub(super) struct KeyEntry<K, V, H> {
     pub(super) key: K,
@@ -20,7 +20,7 @@ pub(super) struct KeyEntry<K, V, H> {
     hash: H,
 }
 
-/// A key that is only the state of its limits. Where keys have tiers, the last word is the number of the tier.
+/// A key with only the state of its limits. Where keys have tiers, the last word is the number of the tier.
 pub(super) type Idle<K, const W: usize, H> = KeyEntry<K, [KeyWord; W], H>;
 
 /// A key with a manager.
@@ -42,18 +42,19 @@ impl<K: Hash + Eq, V, H: KeptHash> KeyEntry<K, V, H> {
     }
 }
 
-/// The hash of a key, where it is kept beside the key.
+/// The hash that a table keeps beside a key, if any.
 ///
-/// A table that moves keys needs their hashes, under its lock, where no foreign code may run: it could panic halfway through, or
-/// use the limiter. And a lookup compares a key with several others: for a text, each of these can be a cache miss. So the hash is
-/// kept, and `Eq` is called only for keys with equal hashes. That takes 8 bytes a key, half as much again for the smallest keys.
-/// [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole: for these, no hash is kept.
+/// A table that moves keys needs their hashes under its lock. No foreign code may run there: it could panic halfway through, or
+/// use the limiter. A lookup compares a key with several others, and each comparison of strings can be a cache miss. So the hash
+/// is kept, and `Eq` is called only for keys with equal hashes. The hash takes 8 bytes a key, which makes the smallest entries
+/// half as large again. [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole, so their hashes
+/// are not kept.
 pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
-    /// Whether a call on the key may run foreign code, or a copy of it may take long.
+    /// Whether a method of the key may run foreign code, or copying the key may take long.
     const FOREIGN: bool;
 
     fn keep(hash: u64) -> Self;
-    /// Whether this may be the hash of an equal key.
+    /// Whether a key with the hash `hash` may equal this key.
     fn may_be(self, hash: u64) -> bool;
     fn of<K: Hash>(self, key: &K, hasher: &SeedableRandomState) -> u64;
 }
@@ -101,9 +102,9 @@ pub(super) fn is_plain<K: 'static>() -> bool {
     )
 }
 
-/// A borrowed form of a key: the key itself, or what it is made of, such as `str` for a `String`.
+/// A borrowed form of a key: the key itself, or a type that it borrows as, such as `str` for a `String`.
 pub(super) trait KeyRef<K>: Hash {
-    /// The `Eq` of the borrowed form.
+    /// Compares by the `Eq` of the borrowed form.
     fn is(&self, key: &K) -> bool;
 
     fn to_key(&self) -> K;

@@ -1,4 +1,4 @@
-//! An idle key, and its state in words.
+//! An idle key and the words of its state.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
-/// The most limits that a key has.
+/// The most words that the state of an idle key has.
 pub(super) const MAX_WORDS: usize = 4;
 
-/// A word of the state of an idle key. It is never zero, so that a free slot of a table takes no more memory than a key.
+/// A word of the state of an idle key. A word is never zero, so that a free slot of a table takes no more memory than a key.
 ///
-/// So one number cannot be stored, and the next one is stored in its place. That number is an instant some centuries away, or
+/// So one number cannot be stored, and the next number is stored in its place. The number is an instant some centuries away, or
 /// nearly 2⁶⁴ units or parts. The state is then stricter by a nanosecond, a unit or a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyWord(NonZeroU64);
 
 impl KeyWord {
-    /// The number is even, so the next number differs from it in one bit.
+    /// The number that cannot be stored. It is even, so the next number differs from it in one bit.
     const MISSING: u64 = u64::MAX - 3;
     pub(super) const ZERO: Self = Self::new(0);
 
@@ -54,7 +54,7 @@ pub(super) struct IdleState<'a> {
 }
 
 impl IdleState<'_> {
-    /// Sets other states, one for each limit.
+    /// Replaces the states, one for each limit.
     pub(super) fn restore(&mut self, states: impl Iterator<Item = StateWords>) {
         for ((rule, at), state) in self.plan.words().zip(states) {
             store(self.words, rule, at, state);
@@ -66,7 +66,7 @@ impl IdleState<'_> {
         self.plan.fits(Costs::plain(cost))
     }
 
-    /// Charges all limits, or none.
+    /// Charges all limits or none. Returns whether it charged them.
     #[inline(always)]
     pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
         if let Some(rule) = self.plan.only_rule() {
@@ -84,7 +84,7 @@ impl IdleState<'_> {
         self.admit_all(now, cost)
     }
 
-    /// Charges one limit after the other, and when one denies, none.
+    /// Charges one limit after the other. If one denies, restores all of them.
     fn admit_all(&mut self, now: Moment, cost: u64) -> bool {
         let mut before = [KeyWord::ZERO; MAX_WORDS];
         before[..self.words.len()].copy_from_slice(self.words);
@@ -98,7 +98,7 @@ impl IdleState<'_> {
         true
     }
 
-    /// The denial of a request that does not wait, which it records.
+    /// Records the denial of a request that does not wait, and returns it.
     #[cold]
     pub(super) fn deny(
         &mut self,
@@ -112,13 +112,13 @@ impl IdleState<'_> {
         TryAcquireError::Denied(self.decide(hold, now, cost))
     }
 
-    /// The end of the ban of each limit, if it bans.
+    /// For each limit, the end of its ban, if the limit bans.
     pub(super) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
         self.states()
             .map(move |(rule, state)| rule.banned_until(state, now))
     }
 
-    /// The decision, also while `hold` holds all keys back.
+    /// The decision. It takes `hold` into account.
     pub(super) fn decide(&self, hold: Option<AllKeysHold>, now: Moment, cost: u64) -> Decision {
         let decision = self.decide_alone(now, cost);
         match hold {
@@ -157,7 +157,7 @@ impl IdleState<'_> {
             .unwrap_or(0)
     }
 
-    /// When the key can be forgotten, because it equals a new one.
+    /// When the key equals a new one and can be forgotten.
     pub(super) fn reset_at(&self, now: Moment) -> Moment {
         self.states()
             .map(|(rule, state)| rule.forgettable_at(state, now))
@@ -165,7 +165,7 @@ impl IdleState<'_> {
             .unwrap_or(now)
     }
 
-    /// The key as a gate, after `fence` grants.
+    /// A gate with the state of the key, after `fence` grants.
     pub(super) fn gate(&self, fence: u64, now: Moment) -> Gate {
         Gate::resume(
             Arc::clone(self.plan),
@@ -199,14 +199,14 @@ pub(super) struct IdleKey<'a> {
     pub(super) id_prefix: u64,
     /// The fence of the latest grant to an idle key of its shard.
     pub(super) fence: &'a mut u64,
-    /// How many requests of the idle keys of its shard were denied.
+    /// The number of denied requests of the idle keys of its shard.
     pub(super) denied: &'a mut u64,
     pub(super) now: Moment,
     pub(super) origin: ClockOrigin,
 }
 
 impl IdleKey<'_> {
-    /// The data for the observer's event, read before the request is decided.
+    /// The data for the events of the request, read before the decision.
     #[cold]
     pub(super) fn attempt(&self, &RequestOptions { cost, caller, .. }: &RequestOptions) -> Attempt {
         Attempt {
@@ -228,7 +228,7 @@ impl IdleKey<'_> {
         })
     }
 
-    /// Grants the request, or changes nothing.
+    /// Grants the request or changes nothing.
     #[inline(always)]
     pub(super) fn admit(&mut self, cost: u64) -> Option<Permit> {
         if self.hold.is_some() || !self.state.admit(self.now, cost) {
@@ -257,7 +257,7 @@ fn load(words: &[KeyWord], rule: &Rule, at: usize) -> StateWords {
     ]
 }
 
-/// In one word, only a debt of more than a century overflows: it saturates.
+/// In one word only a debt of more than a century overflows. It is then stored as the highest number.
 #[inline(always)]
 fn store(words: &mut [KeyWord], rule: &Rule, at: usize, [low, high]: StateWords) {
     if rule.width() == 2 {

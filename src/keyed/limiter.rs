@@ -1,6 +1,6 @@
-//! The handle of a keyed limiter: requests, numbers, and changes to one key or to all of them.
+//! The handle of a keyed limiter: requests, snapshots, and changes to one key or to all keys.
 //!
-//! A change to all keys goes to one part of the keys after the other, each under its own lock, so that no call waits for all of them.
+//! A change to all keys visits one shard after the other, each under its own lock, so that no call waits for all shards.
 
 use std::hash::Hash;
 use std::panic::Location;
@@ -37,22 +37,22 @@ use crate::snapshot::{KeyTotals, LimitStatus};
 /// The state of a key is created on its first request, and then the key is *known*. A key is forgotten when it is reset (its
 /// whole budget is back), so no usage is lost. Each call checks a few other keys and forgets those that are reset: there is no
 /// sweep, and no task or timer for a key without waiters. At most [`max_keys`](crate::KeyedLimiterBuilder::max_keys) keys are
-/// known at once, whatever an attacker sends. Keys are hashed with a random seed for each limiter. (A
+/// known at once, even under an attack. Keys are hashed with a random seed for each limiter. (A
 /// [`TokenBucket`](crate::TokenBucket) with an `initial` count below its burst starts with that count again when a forgotten key
 /// returns.)
 ///
-/// Each call takes a key or a borrowed form of it, as a `HashMap` does: `"alice"` where keys are of type `String`. A key is made of
-/// it ([`to_owned`](ToOwned::to_owned)) when it becomes known, for a future or an observer that owns it, and for each call where
-/// keys have [tiers](crate::KeyedLimiterBuilder::tiers).
+/// Each call takes a key or a borrowed form of it, as a `HashMap` does: `"alice"` where keys are of type `String`. An owned key
+/// is made of the borrowed form ([`to_owned`](ToOwned::to_owned)) when the key becomes known, for a future or an observer that
+/// owns it, and for each call where keys have [tiers](crate::KeyedLimiterBuilder::tiers).
 ///
-/// A grant that its waiter never polls blocks the other waiters of its key, where a [`MaxConcurrency`](crate::MaxConcurrency) has no
-/// [TTL](crate::MaxConcurrency::ttl): the place is held until the future is polled or dropped.
+/// If a [`MaxConcurrency`](crate::MaxConcurrency) has no [TTL](crate::MaxConcurrency::ttl), a granted future that is not polled
+/// blocks the other waiters of its key: it holds the place until it is polled or dropped.
 ///
 /// # Memory
 ///
-/// An *idle* key of a policy of rates takes one or two words for each limit, and its own size: 22 bytes in all at a million keys
-/// of 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). Keys other than numbers and addresses
-/// of the standard library take 10 bytes more, for their hash.
+/// An *idle* key of a policy of rates takes one or two words for each limit, besides the key itself: 22 bytes in all at a million
+/// keys of 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). Keys other than numbers and
+/// addresses of the standard library take 10 bytes more, for their hash.
 ///
 /// A key is *active* while a request waits for it, while it has places in flight, or while its [`limiter`](KeyedLimiter::limiter)
 /// is held. It is always active if its policy has a [log](crate::SlidingWindow::log) or a used
@@ -60,21 +60,22 @@ use crate::snapshot::{KeyTotals, LimitStatus};
 /// that has a TTL, 120 more if its limit adapts or is a log, and 60 to 190 more for each further limit of its policy. All of it
 /// is freed when the key becomes idle or is forgotten.
 ///
-/// Where the policy of a key is one [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts, an active key of 8
-/// bytes takes at most 96 bytes in all, as long as callers only acquire, try, release and check it, and read its snapshots. It
-/// takes the memory above from the first request that waits for it, and from any other call that changes it
-/// ([`KeyedLimiter::penalize`], [`Permit::refund`](crate::Permit::refund), `pause_for`, a [group](crate::LimiterGroup), …). In a
-/// limiter with an [observer](crate::KeyedLimiterBuilder::observer), each active key takes the memory above.
+/// An active key of 8 bytes takes at most 96 bytes in all if its policy is one [`MaxConcurrency`](crate::MaxConcurrency) that
+/// neither has a TTL nor adapts, and if callers only acquire, try, release and check it, and read its snapshots. It takes the
+/// memory above from the first request that waits for it, and from any other call that changes it ([`KeyedLimiter::penalize`],
+/// [`Permit::refund`](crate::Permit::refund), `pause_for`, a [group](crate::LimiterGroup), …). In a limiter with an
+/// [observer](crate::KeyedLimiterBuilder::observer), each active key takes the memory above.
 ///
-/// # The code of a key
+/// # Code of the key type
 ///
-/// `Hash`, `Clone` (or `ToOwned`) and `Drop` of a key type of your own run outside every lock of the limiter, and so do observers and
-/// [tiers](crate::KeyedLimiterBuilder::tiers): they may use the limiter. A panic in them loses nothing.
+/// `Hash`, `Clone` (or `ToOwned`) and `Drop` of your own key type run outside every lock of the limiter, and so do observers and
+/// [tiers](crate::KeyedLimiterBuilder::tiers). They may use the limiter, and a panic in them loses nothing.
 ///
-/// Two calls run under a lock: a lookup compares keys whose hashes are equal with `Eq`, and
-/// [`snapshots`](KeyedLimiter::snapshots) clones keys, as does [`set_policy`](KeyedLimiter::set_policy) where there is an observer
-/// and idle keys become active. `Eq`, and `Clone` there, must neither use this limiter nor wait for a thread that does: that can
-/// deadlock. A panic in them changes nothing, and other keys are served as before. (In `set_policy`, its key then has no observer.)
+/// `Eq` and some calls of `Clone` run under a lock. A lookup compares keys with equal hashes by `Eq`.
+/// [`snapshots`](KeyedLimiter::snapshots) clones keys, as does [`set_policy`](KeyedLimiter::set_policy) when there is an observer
+/// and idle keys become active. These calls must neither use this limiter nor wait for a thread that does, or they can deadlock.
+/// A panic in them changes nothing, and other keys are served as before. (After a panic in `set_policy`, the cloned key has no
+/// observer.)
 ///
 /// # Permits
 ///
@@ -83,8 +84,8 @@ use crate::snapshot::{KeyTotals, LimitStatus};
 /// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
 /// which can also be paused and observed.
 ///
-/// A refund needs the key and the usage that the grant found. Keeping both would make every permit larger and every grant slower,
-/// although few permits are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
+/// A refund needs the key and its usage right before the grant. Keeping both would make every permit larger and every grant
+/// slower, although few permits are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
 /// [`penalize`](KeyedLimiter::penalize) the key by the difference. (A reward refunds the latest usage of the key, regardless of
 /// which grant caused it.)
 ///
@@ -115,7 +116,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Limiter::acquire`].
+    /// As for [`Limiter::acquire`].
     ///
     /// # Errors
     ///
@@ -187,7 +188,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Limiter::run`].
+    /// As for [`Limiter::run`].
     ///
     /// # Errors
     ///
@@ -220,7 +221,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedLimiter::acquire`]; [`AcquireError::NoRuntime`] only where [`Limiter::blocking_acquire`] says.
+    /// Those of [`KeyedLimiter::acquire`]; [`AcquireError::NoRuntime`] only in the case that [`Limiter::blocking_acquire`]
+    /// describes.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, MaxConcurrency};
@@ -279,8 +281,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         ))
     }
 
-    /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
-    /// if the table is full, or if the policy of its tier is invalid. See [`Limiter::check`].
+    /// The decision that [`KeyedLimiter::try_acquire_many`] would make now; takes nothing. An unknown key stays unknown. The
+    /// decision is a denial if the table is full, or if the policy of the key's tier is invalid. See [`Limiter::check`].
     pub fn check<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
         &self,
         key: &Q,
@@ -296,9 +298,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| table.limits(key))
     }
 
-    /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.
-    /// Changes through it (a pause, a policy) last at least as long; but if keys have tiers, each call by the key restores the
-    /// policy of its tier, and [`set_policy`](KeyedLimiter::set_policy) replaces that of all keys.
+    /// The key's own limiter, with all methods of a [`Limiter`]. The key stays known as long as the limiter is held. Changes
+    /// through this limiter (a pause, a policy) last at least as long, with two exceptions for the policy: if keys have tiers,
+    /// each call with the key restores the policy of its tier, and [`set_policy`](KeyedLimiter::set_policy) replaces the policy
+    /// of all keys.
     ///
     /// # Errors
     ///
@@ -329,7 +332,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
             .map_err(TryAcquireError::without_decision)
     }
 
-    /// The numbers of a key; `None` when it is not known, and so has its whole budget.
+    /// The numbers of a key. `None` when the key is not known: its whole budget is then available.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -348,8 +351,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| table.snapshot(key))
     }
 
-    /// The numbers of all known keys, in no order. It locks one part of the keys at a time and clones them: the numbers of one
-    /// part are of one moment, those of different parts are not.
+    /// The numbers of all known keys, in no order. The iterator locks one part of the keys at a time and clones its keys. The
+    /// numbers of one part are of the same moment; those of different parts are not.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -369,9 +372,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
     /// Sums over all keys, also over those that were forgotten: grants, denials, units in flight and more.
     ///
-    /// It locks one part of the keys at a time, and goes through those that are [active](KeyedLimiter#memory), which takes up to a
-    /// microsecond for each; idle keys, however many, take no time. The numbers of one part are of one moment, those of different parts
-    /// are not. A permit whose TTL has passed is reclaimed by a timer or by the next call for its key, and counts as in flight until then.
+    /// The method locks one part of the keys at a time. Each [active](KeyedLimiter#memory) key takes up to a microsecond; idle
+    /// keys take no time. The numbers of one part are of the same moment; those of different parts are not. A permit whose TTL
+    /// has passed is reclaimed by a timer or by the next call for its key, and counts as in flight until then.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate, TokenBucket, WhenFull};
@@ -400,7 +403,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| &table.shared.observers)
     }
 
-    /// The most keys that are known at once: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
+    /// The maximum number of known keys: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn max_keys(&self) -> usize {
         with_table!(&*self.table, |table| table.shards.max_keys)
@@ -419,9 +422,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.len() == 0
     }
 
-    /// Charges the key `units`, whether or not its limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty)
-    /// is raised up to its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) is not
-    /// charged. Returns whether the key is known now; a full table may have no room for it.
+    /// Charges the key `units`, whether or not its limits admit them: later requests wait until these are paid off. A
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and bans only at a denied attempt; a
+    /// [`MaxConcurrency`](crate::MaxConcurrency) is not charged. Returns whether the key is known now; a full table may have no
+    /// room for it.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -432,7 +436,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[must_use = "`false` says that the key was not charged, because there is no room for it"]
+    #[must_use = "`false` means that the key was not charged, because there is no room for it"]
     pub fn penalize<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
         &self,
         key: &Q,
@@ -465,7 +469,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; [`ConfigError::HasTiers`]. Then nothing changes.
+    /// [`ConfigError`] when a limit of the policy or the policy text is invalid; [`ConfigError::HasTiers`]. On an error nothing
+    /// changes.
     pub fn set_policy(
         &self,
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
@@ -475,19 +480,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
     /// Replaces the policy of all keys, known and new ones, while they are in use. For each key, queued requests keep their
     /// position and usage carries over, by the rules of [`Limiter::set_policy_with`](crate::Limiter::set_policy_with). A policy
-    /// that was set at a key's own [`limiter`](KeyedLimiter::limiter) is replaced, too.
+    /// that was set on a key's own [`limiter`](KeyedLimiter::limiter) is replaced, too.
     ///
-    /// It takes about half a microsecond for each known key. Meanwhile other calls go on: a part of the keys at a time is locked,
-    /// 1,536 on average of a full limiter. A call that runs at the same time finds the former policy or the new one.
+    /// The change takes about half a microsecond for each known key. Other calls go on meanwhile, because one part of the keys at
+    /// a time is locked: 1,536 keys on average in a full limiter. A concurrent call uses the former policy or the new one.
     ///
-    /// A key keeps the size that it was built with: one word, two or four, whichever the limits of the first policy need. Where the
-    /// limits of a later one need more, all keys with usage become [active](KeyedLimiter#memory), which takes two microseconds.
+    /// The size of an idle key is fixed when the limiter is built: one, two or four words, as the limits of the first policy
+    /// need. If the limits of a later policy need more, all keys with usage become [active](KeyedLimiter#memory), which takes two
+    /// microseconds for each.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is. [`ConfigError::HasTiers`] where keys have
-    /// [tiers](crate::KeyedLimiterBuilder::tiers): their function says the policy of each key, and may change its answer at any
-    /// time. In both cases nothing changes.
+    /// [`ConfigError`] when a limit of the policy or the policy text is invalid. [`ConfigError::HasTiers`] where keys have
+    /// [tiers](crate::KeyedLimiterBuilder::tiers): the tier function gives the policy of each key, and its result may change at
+    /// any time. In both cases nothing changes.
     ///
     /// # Examples
     ///
@@ -514,7 +520,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     }
 
     /// The present policy: the one that the limiter was built with, or that [`KeyedLimiter::set_policy`] set last. With
-    /// [tiers](crate::KeyedLimiterBuilder::tiers), that of the builder.
+    /// [tiers](crate::KeyedLimiterBuilder::tiers), the policy of the builder.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, MaxConcurrency};
@@ -542,9 +548,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Zero changes nothing; [`Duration::MAX`] lasts until [`KeyedLimiter::resume`]. Of several pauses, the one that ends last
     /// counts. Permits in flight stay valid, and their TTLs run on.
     ///
-    /// A single key is paused at its own [`limiter`](KeyedLimiter::limiter). A key is served when neither it nor the whole is
-    /// paused: resuming one does not end the other's pause. Keys that are idle when the pause begins take no more memory for it;
-    /// a key with permits in flight becomes as large as any [active](KeyedLimiter#memory) one.
+    /// To pause a single key, pause its own [`limiter`](KeyedLimiter::limiter). A key is served when neither the key nor the
+    /// keyed limiter is paused; resuming one of them does not end the pause of the other. Keys that are idle when the pause
+    /// begins take no more memory. A key with permits in flight becomes as large as any [active](KeyedLimiter#memory) key.
     ///
     /// ```
     /// use std::time::Duration;
@@ -574,7 +580,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.pause_for(instant.saturating_duration_since(Instant::now()));
     }
 
-    /// Ends the pauses of all keys now. A pause of a key's own [`limiter`](KeyedLimiter::limiter) goes on.
+    /// Ends the pauses of all keys now. A pause of a key's own [`limiter`](KeyedLimiter::limiter) continues.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -590,16 +596,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| table.change(Change::Resume));
     }
 
-    /// Refuses all waiting and all later requests, of all keys, with [`AcquireError::Closed`]; a key
-    /// that is not known stays so. Permits in flight stay valid. See [`KeyedLimiter::drained`] for an example.
+    /// Refuses all waiting and all later requests, of all keys, with [`AcquireError::Closed`]. An unknown key stays unknown.
+    /// Permits in flight stay valid. See [`KeyedLimiter::drained`] for an example.
     pub fn close(&self) {
         with_table!(&*self.table, |table| table
             .change(Change::Close { drains: false }));
     }
 
-    /// Refuses all later requests, of all keys, with [`AcquireError::Closed`], and serves those that wait.
-    /// They can still be refused by [`KeyedLimiter::close`]. A key that is not known stays so. [`KeyedLimiter::drained`] returns when
-    /// all of them are served and their permits are back.
+    /// Refuses all later requests, of all keys, with [`AcquireError::Closed`], and serves the waiting ones, which
+    /// [`KeyedLimiter::close`] can still refuse. An unknown key stays unknown. [`KeyedLimiter::drained`] returns when all waiting
+    /// requests are served and their permits are back.
     ///
     /// ```
     /// use tollgate::{AcquireError, KeyedLimiter, MaxConcurrency};
@@ -627,23 +633,24 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// keys. See [`KeyedLimiter::drained`] for an example.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // The last shard that a change reaches.
+        // A change reaches this shard last.
         with_table!(&*self.table, |table| table.shards.get(0).is_closed())
     }
 
-    /// Waits for an instant at which no request of any key waits and every permit that holds a place was released or reclaimed;
-    /// it is there already if nothing is in use. After [`KeyedLimiter::close`] that lasts. While the limiter is open, new requests
-    /// may come at any time, also before the caller goes on.
+    /// Waits for an instant at which no request of any key waits and every permit that holds a place was released or reclaimed.
+    /// Returns at once if nothing is in use. After [`KeyedLimiter::close`] the limiter stays drained. While it is open, new
+    /// requests may come at any time, also before the caller continues.
     ///
-    /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; it does not wait for those of other limits.
+    /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; the method does not wait for permits of other
+    /// limits.
     ///
-    /// Waiting for it slows no grant or release: it waits for one key in use after the other, and then makes sure, by looking at
-    /// all keys twice, that none was granted a place in between. So while the limiter is open and places are granted all the time,
-    /// it may miss a drained instant that is shorter than such a look.
+    /// The wait slows no grant or release. It waits for one key in use after the other, and then looks at all keys twice, to
+    /// check that no place was granted in between. So while the limiter is open and places are granted all the time, it may miss
+    /// a drained instant that is shorter than such a look.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped and called again at any time.
+    /// The future can be dropped and the method called again at any time.
     ///
     /// # Examples
     ///
@@ -664,14 +671,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub async fn drained(&self) {
-        // Grants and releases keep no count for it: they do not know whether a task awaits the drain. The task looks at one shard
-        // after the other, and waits for the keys that are in use. It sees different shards at different moments. So while the
-        // limiter is open, it must find each shard drained twice, one round apart, with no grant between. Then all shards were
-        // drained when the second round began. The keys of a closed limiter stay drained, so one round is enough.
+        // Grants and releases keep no count for this method, because they have no information on whether a task awaits the drain.
+        // The task looks at one shard after the other, and waits for the keys that are in use. It sees different shards at
+        // different moments. So while the limiter is open, it must find each shard drained twice, one round apart, with no grant
+        // between. Then all shards were drained when the second round began. The keys of a closed limiter stay drained, so one
+        // round is enough.
         let table = &*self.table;
         let shards = with_table!(table, |table| table.shards.count());
         let mut marks = vec![None; shards];
-        // How many of the latest looks in a row found no change since the round before, and how many found a closed shard.
+        // The number of consecutive latest looks that found no change since the round before, and the number that found a closed
+        // shard.
         let (mut unchanged, mut closed) = (0, 0);
         for shard in (0..shards).cycle() {
             let look = with_table!(table, |table| table.shards.get(shard).look());
@@ -755,7 +764,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
         Run::new(self.acquire_owned(), future)
     }
 
-    /// Takes what the request costs now, or nothing. See [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire).
+    /// Takes the cost of the request now, or nothing. See [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire).
     ///
     /// # Errors
     ///
@@ -822,7 +831,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
     }
 
     /// Joins the queue of the key now. See [`Limiter::reserve`](crate::Limiter::reserve). A reservation that was granted at once
-    /// cannot be given back if the permits of the key have [no handle of their limiter](crate::KeyedLimiter#permits).
+    /// cannot be refunded if the permits of the key have [no handle of their limiter](crate::KeyedLimiter#permits).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -851,7 +860,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
         }
     }
 
-    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See
+    /// The decision that [`PermitRequest::try_acquire`] would make now; takes nothing. See
     /// [`KeyedLimiter::check`](crate::KeyedLimiter::check).
     pub fn check(self) -> Decision {
         let (limiter, key) = self.target;
@@ -867,8 +876,8 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
     ///
     /// # Errors
     ///
-    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
-    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) says.
+    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only in the case that
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) describes.
     #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         check_clock()?;

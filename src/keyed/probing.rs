@@ -1,22 +1,22 @@
-//! A hash table whose entries lie in one array: a lookup reads one place of the memory.
+//! A hash table whose entries lie in one array: a lookup reads one region of memory.
 //!
-//! An entry has a *home*, a slot that follows from its hash. It lies there, or in the first slot after it that was free. The first
-//! slot follows the last one. So every slot from an entry's home to its own is taken, and a lookup ends at a free slot. A removal
-//! keeps that so: it moves later entries back into the gap. (Knuth, The Art of Computer Programming, volume 3, section 6.4,
-//! algorithms L and R.)
+//! An entry has a *home*, a slot that follows from its hash. It lies there, or in the first slot after it that was free. The
+//! first slot follows the last one. So every slot from an entry's home to its own is taken, and a lookup ends at a free slot. A
+//! removal keeps this invariant by moving later entries back into the gap. (Knuth, The Art of Computer Programming, volume 3,
+//! section 6.4, algorithms L and R.)
 //!
 //! A full table grows by a third, so that it is filled to between 60 and 80 %. A lookup then reads 1.8 to 3 slots on average,
 //! mostly of one cache line. Homes are in the order of the hashes, so a table that grows is read and written from the beginning
 //! to the end.
 //!
-//! `hashbrown::HashTable` would take up to 39 bytes for a key of 16 bytes in place of 27, because it grows by doubling and does so
-//! also for removed entries under steady churn; and a lookup in it reads two places of the memory.
+//! `hashbrown::HashTable` would take up to 39 bytes for a key of 16 bytes in place of 27, because it grows by doubling, and under
+//! steady churn removed entries make it grow too. A lookup in it reads two regions of memory.
 
 #[cfg(test)]
 mod tests;
 
-/// The entries of type `T` and where they lie. The caller has the hashes: `hash_of` returns that of an entry. No other code of
-/// the caller runs while entries are moved.
+/// The entries of type `T` in their slots. The caller provides the hashes: `hash_of` returns the hash of an entry. No other code
+/// of the caller runs while entries are moved.
 #[derive(Debug)]
 pub(super) struct Probing<T> {
     slots: Box<[Option<T>]>,
@@ -26,7 +26,7 @@ pub(super) struct Probing<T> {
 impl<T> Probing<T> {
     /// Slots of the smallest table that is not empty.
     const FEW: usize = 4;
-    /// A table with no more slots is not made smaller.
+    /// A table of at most this many slots is not made smaller.
     const SMALL: usize = 64;
 
     pub(super) fn new() -> Self {
@@ -96,7 +96,7 @@ impl<T> Probing<T> {
         place(&mut self.slots, hash, entry)
     }
 
-    /// Takes an entry out. Other entries move from later slots to earlier ones, the earliest of which is `slot`.
+    /// Removes an entry. Other entries move from later slots to earlier ones, the earliest of which is `slot`.
     pub(super) fn remove(&mut self, slot: usize, hash_of: impl Fn(&T) -> u64) -> Option<T> {
         let removed = self.slots.get_mut(slot)?.take()?;
         self.len -= 1;
@@ -120,7 +120,7 @@ impl<T> Probing<T> {
         Some(removed)
     }
 
-    /// Frees memory when few entries are left, so that moving them is worth it.
+    /// Frees memory when so few entries are left that moving them is worthwhile.
     pub(super) fn shrink(&mut self, hash_of: impl Fn(&T) -> u64) {
         let slots = self.slots.len();
         if slots > Self::SMALL && self.len < slots / 8 {

@@ -1,8 +1,8 @@
-//! One of the parts of a keyed limiter, each under a lock of its own.
+//! A shard of a keyed limiter: some of the keys, under a lock of their own.
 //!
-//! A key is *idle* or *active*. An idle key is only its state. A key with waiters, with places in flight, or whose limiter is
-//! held, is active: it has a manager like any limiter, which for plain places is little more than a word until a request waits. It
-//! becomes idle again when the manager is not needed any more.
+//! A key is *idle* or *active*. An idle key is only the state of its limits. A key is active while it has waiters or places in
+//! flight, or while its limiter is held. An active key has a manager like any limiter; for plain places the manager is little
+//! more than a word until a request waits. The key becomes idle again when the manager is no longer needed.
 //!
 //! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`].
 //! Removed keys are collected in [`Removed`] and dropped when no lock is held.
@@ -31,27 +31,27 @@ use crate::strategy::{Moment, Strategy};
 
 pub(super) use self::change::{Change, Changed, Changes};
 
-/// The fields that a grant to an idle key needs come first, next to the lock.
+/// A shard. The fields that a grant to an idle key needs come first, next to the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard<K, const W: usize, H> {
     pub(super) clock: Clock,
     pub(super) idle: Probing<Idle<K, W, H>>,
-    /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once. All shards
+    /// The plan of all keys, if all can be idle and none has a tier: a request of an idle key is then decided at once. All shards
     /// share it.
     pub(super) plan: Option<Arc<Plan>>,
     /// The pause or the closing of all keys; [`Shard::hold_at`] removes it when it is over.
     pub(super) hold: Option<Box<AllKeysHold>>,
     /// The random part of the ids of permits of idle keys.
     pub(super) id_prefix: u64,
-    /// The fence of the latest grant to an idle key, at least.
+    /// At least the fence of the latest grant to an idle key.
     pub(super) fence: u64,
     active: Probing<Active<K, H>>,
     pub(super) tiers: Tiers,
     hasher: SeedableRandomState,
     /// The number of the latest change to all keys.
     pub(super) changes: u64,
-    /// How many managers that granted places were removed.
+    /// The number of removed managers that had granted places.
     removals: u64,
     /// The counts of idle keys, and of managers that were removed. Its `granted` does not include the grants to idle keys, which
     /// `fence` counts. The fences with which the present managers began are subtracted.
@@ -63,8 +63,8 @@ pub(super) struct Shard<K, const W: usize, H> {
     active_cursor: usize,
 }
 
-/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one or one that
-/// is only a word a few.
+/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds; an idle key, or a key that is
+/// only a word, takes a few.
 #[derive(Clone, Copy)]
 pub(super) struct Samples {
     pub(super) idle: usize,
@@ -90,9 +90,9 @@ pub(super) struct Look {
     pub(super) in_use: Vec<Arc<Manager>>,
     /// How many keys were looked at.
     pub(super) asked: usize,
-    /// It changes with each grant of a place.
+    /// A number that changes with each grant of a place.
     pub(super) mark: u64,
-    /// Whether no place is granted any more.
+    /// Whether the limiter is closed: no new request gets a place.
     pub(super) closed: bool,
 }
 
@@ -113,7 +113,8 @@ impl<K> Default for Removed<K> {
 }
 
 impl<K> Removed<K> {
-    /// Drops everything. No lock is held. A panic in the drop of a key must not reach the call that happens to remove it.
+    /// Drops everything. The caller must hold no lock. A panic in the drop of a key must not reach the call that happens to
+    /// remove it.
     pub(super) fn discard(self) {
         let Self { keys, managers } = self;
         keys.into_iter().for_each(|key| contain_panic(|| drop(key)));
@@ -198,7 +199,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
     }
 
-    /// Sums over its keys, also over those that were removed.
+    /// Sums over the keys of the shard, also over removed ones.
     pub(super) fn totals(&self) -> KeyTotals {
         let mut totals = KeyTotals {
             granted: self.counted.granted.wrapping_add(self.fence),
@@ -210,7 +211,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         totals
     }
 
-    /// The `Eq` of keys runs here; nothing has changed when it panics.
+    /// Finds a key. The `Eq` of keys runs here; nothing has changed when it panics.
     pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
         let active = self.active.find(hash, |active| active.is(hash, key));
         if let Some(active) = active.and_then(|slot| self.active.get(slot)) {
@@ -247,7 +248,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.idle.insert(hash, idle, |idle| idle.hash(&self.hasher))
     }
 
-    /// The manager has begun with the present fence.
+    /// Inserts an active key. Its manager must have begun with the present fence.
     pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
         self.counted.granted = self.counted.granted.wrapping_sub(self.fence);
         let active = KeyEntry::new(hash, key, manager);
@@ -274,7 +275,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         })
     }
 
-    /// Gives an idle key another tier. Its usage carries over.
+    /// Moves an idle key to another tier. Its usage carries over.
     pub(super) fn change_tier(&mut self, slot: usize, tier: usize, now: Moment) {
         if let Some(idle) = self.idle.get_mut(slot) {
             let gate = self.tiers.state(&mut idle.value).gate(0, now);
@@ -282,7 +283,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
     }
 
-    /// Takes an idle key out, for a manager of this tier, which may be another one. Usage carries over.
+    /// Removes an idle key that gets a manager of this tier, which may differ from its present tier. Usage carries over.
     pub(super) fn take_idle(&mut self, slot: usize, tier: usize, now: Moment) -> Option<(K, Gate)> {
         let former = self.tier_at(slot);
         let fence = self.fence;
@@ -294,7 +295,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         Some((self.remove_idle(slot)?, gate))
     }
 
-    /// Checks a few idle keys and a few active ones. Reset keys are removed; active ones that are not needed become idle.
+    /// Checks a few idle keys and a few active ones. Reset keys are removed; active keys whose manager is not needed become idle.
     pub(super) fn reap(
         &mut self,
         Samples { idle, active }: Samples,
@@ -321,8 +322,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// Checks a few keys, and removes the one that would be reset first: an idle one, or if there is none, an active one whose
-    /// manager is not needed. If none of these can be removed, active ones are checked until one can, at most `most`. Returns the
-    /// key, and when it would have been reset.
+    /// manager is not needed. If none of these can be removed, it checks up to `most` active keys until one can. Returns the key,
+    /// and when it would have been reset.
     pub(super) fn evict(
         &mut self,
         samples: Samples,
@@ -398,11 +399,11 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             .get(slot)
             .map(|active| &active.value)
             .filter(|manager| Arc::strong_count(manager) == 1);
-        fence(Acquire); // every act of a handle happened before its drop, and the count has seen the decrement of that drop
+        fence(Acquire); // all uses of a handle happen before its drop, and the count includes the decrement of that drop
         manager
     }
 
-    /// Makes an active key idle if its manager is not needed; a reset one is removed.
+    /// Makes an active key idle if its manager is not needed. A reset key is removed.
     fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) -> Option<()> {
         let key = self.unshared(slot)?.active_key();
         let AtRest { is_new, last, .. } = key.rest()?;
@@ -465,7 +466,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 }
 
-/// The slot that is checked after this one. A removal moves keys from later slots to earlier ones: these were just checked.
+/// The slot that is checked after this one. A removal moves keys from later slots, which were just checked, to earlier ones.
 fn before(slot: usize, slots: usize) -> usize {
     if 0 < slot && slot <= slots {
         slot - 1

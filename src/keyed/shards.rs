@@ -1,4 +1,4 @@
-//! The shards of a keyed limiter, and the bound on how many keys are known in all of them.
+//! The shards of a keyed limiter, and the bound on the number of keys in all of them.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,11 +15,11 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It is refused with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys): no known key gets its usage back.
+    /// The new key is refused with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys). No known key is evicted.
     #[default]
     Deny,
     /// A search compares up to 32 idle keys, or 8 active ones if none is idle. The key among them that would be reset first is
-    /// forgotten and gets its usage back. Keys with permits in flight or waiting requests, and keys whose limiter is held, stay.
+    /// forgotten, with its usage. Keys with permits in flight or waiting requests, and keys whose limiter is held, stay.
     ///
     /// With `max_keys` of at most 1,024, a new key is refused only if all known keys have to stay. In a larger table the search
     /// is bounded, so that a refusal does not take longer the more keys there are: a new key is refused if all checked keys
@@ -27,9 +27,9 @@ pub enum WhenFull {
     EvictSoonestReset,
 }
 
-/// For an access to a key.
+/// The keys that an access to a key checks.
 pub(super) const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
-/// When there is no room for a new key: in its shard, and in one more.
+/// The keys that are checked when there is no room for a new key: in its shard, and in one more.
 const WHEN_FULL: Samples = Samples {
     idle: 64,
     active: 3,
@@ -41,10 +41,11 @@ const EVICTION: Samples = Samples {
     active: 8,
 };
 
-/// A table of at most so many keys fits the processor's caches, so it is searched as a whole for a key that can be evicted.
+/// A table of at most this many keys fits the processor's caches, so all of it is searched for a key that can be evicted.
 const SMALL: usize = 1_024;
-/// The bounds of that search in a larger table, where the work of a refusal must not grow with the number of keys: active keys
-/// that are checked in a shard (a manager with another handle is recognised at once), and shards after the new key's own.
+/// The bounds of that search in a larger table, where the work of a refusal must not grow with the number of keys: the number of
+/// active keys that are checked in a shard (a manager with another handle is recognised at once), and the number of shards after
+/// the new key's own.
 const SEARCHED_ACTIVE: usize = 48;
 const SEARCHED_SHARDS: usize = 2;
 
@@ -97,8 +98,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of a key. The only foreign code under its lock is the `Eq` and `Clone` of keys; if that panicked, nothing had
-    /// changed.
+    /// The shard of a key. The only foreign code under its lock is the `Eq` and `Clone` of keys. A panic in that code has changed
+    /// nothing, so a poisoned lock is used on.
     #[inline(always)]
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
         // These bits differ from those that choose the slot.
@@ -115,7 +116,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a shard by a call that may remove keys.
+    /// Changes a shard by a closure that may remove keys.
     pub(super) fn change(&self, index: usize, change: impl FnOnce(&mut Shard<K, W, H>)) {
         self.count_removed(&mut self.get(index), change);
     }
@@ -127,7 +128,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
-    /// Whether a new key would find room, if no other comes first.
+    /// Whether there is room for one new key now.
     pub(super) fn has_room(&self) -> bool {
         self.when_full != WhenFull::Deny || self.len() < self.max_keys
     }
@@ -152,8 +153,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.count_removed(shard, |shard| shard.reap(samples, now, removed));
     }
 
-    /// Counts one more key, if there is room. Otherwise a few keys are checked here and in other shards that are not locked: the
-    /// work does not grow with the number of keys beyond [`SMALL`].
+    /// Counts one more key, if there is room. Otherwise checks a few keys here and in other shards that are not locked. The work
+    /// does not grow with the number of keys beyond [`SMALL`].
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<K, W, H>,

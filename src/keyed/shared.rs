@@ -1,4 +1,4 @@
-//! What all keys of a keyed limiter share.
+//! The data that all keys of a keyed limiter share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -12,13 +12,14 @@ use crate::observe::KeyedObservers;
 
 /// The data that all keys share.
 pub(super) struct KeyedShared<K> {
-    /// Whether an idle key is likely to be decided at once: the shards have a plan for that.
+    /// Whether a request of an idle key is likely to be decided at once, because the shards have a plan for it.
     pub(super) decides_at_once: AtomicBool,
     pub(super) time_source: TimeSource,
-    /// The numbers given to managers, and to shards for the permits of their idle keys: each makes other permit ids.
+    /// The number of the next manager, or of the next shard for the permits of its idle keys. Each number makes different permit
+    /// ids.
     pub(super) numbers: AtomicU64,
     pub(super) tier_of: Option<TierOf<K>>,
-    /// Whether there are observers. A denial reads it here.
+    /// Whether there are observers. A copy for the path of a denial.
     pub(super) observed: bool,
     pub(super) observers: Arc<KeyedObservers>,
 }
@@ -28,8 +29,8 @@ impl<K: Send + Sync + 'static> KeyedShared<K> {
         self.numbers.fetch_add(1, Relaxed)
     }
 
-    /// Reports events of a borrowed key that has no manager. If the key cannot be cloned, they are not reported. Called outside every
-    /// lock.
+    /// Reports events of a borrowed key that has no manager. If cloning the key panics, the events are not reported. Called
+    /// outside every lock.
     #[cold]
     pub(super) fn tell_of_borrowed(
         &self,

@@ -13,8 +13,8 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySnapshot {
-    /// The usage in units, debts included: the highest of its limits. For a [`Penalty`](crate::Penalty), its counter, or at least
-    /// its threshold while the key is banned.
+    /// The usage in units, debts included: the highest usage of any limit. For a [`Penalty`](crate::Penalty), its counter, or at
+    /// least its threshold while the key is banned.
     pub used: u64,
     /// The capacity of its tightest limit.
     pub limit: u64,

@@ -1,4 +1,4 @@
-//! A keyed limiter behind its public face: finds a key, creates it, gives it a manager, and decides.
+//! The implementation of a keyed limiter: finds a key, creates it, gives it a manager, and decides.
 
 mod enter;
 
@@ -37,22 +37,22 @@ pub(super) struct KeyTable<K, const W: usize, H> {
     changes: Changes,
 }
 
-/// What a call does with a key.
+/// The purpose of a call for a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// An unknown key stays unknown.
     Look,
     Change,
-    /// It asks for a permit.
+    /// The call requests a permit.
     Request,
 }
 
 /// How a key was found.
 enum Entered<R> {
-    /// It is idle, and the call was answered.
+    /// The key is idle, and the call was answered.
     Idle(R),
     Active(Arc<Manager>),
-    /// The key is unknown, and must stay unknown or finds no room. It would have this tier.
+    /// The key is unknown, and must stay unknown or there is no room for it. It would have this tier.
     Absent {
         tier: Arc<PerPlan>,
         hold: Option<AllKeysHold>,
@@ -87,8 +87,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             .unwrap_or_else(|| self.try_slowly(key, &RequestOptions::new(cost, caller), None))
     }
 
-    /// Sets `limits` to the status of each limit right after the decision, unless there is no room for the key, or the policy of its
-    /// tier is invalid.
+    /// Decides now. Sets `limits` to the status of each limit right after the decision, unless there is no room for the key, or
+    /// the policy of its tier is invalid.
     pub(super) fn try_request<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
@@ -104,8 +104,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             .unwrap_or_else(|| self.try_slowly(key, options, limits))
     }
 
-    /// Decides for a known idle key, and reads its state right after the decision. `None`: no decision was made, and nothing
-    /// changed.
+    /// Decides a request of a known idle key, and calls `look` with the state right after the decision. `None` if no decision was
+    /// made; then nothing has changed.
     #[inline(always)]
     fn try_at_once<Q: KeyRef<K> + ?Sized>(
         &self,
@@ -153,8 +153,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         None
     }
 
-    /// Decides where [`KeyTable::try_at_once`] does not: for a key that is new, active, or of a tier, and when an observer gets the
-    /// denial. Sets `limits` to the status of each limit right after the decision.
+    /// Decides a request that [`KeyTable::try_at_once`] does not: for a key that is new, active, or of a tier, and when an
+    /// observer gets the denial. Sets `limits` to the status of each limit right after the decision.
     #[inline(never)]
     fn try_slowly<Q: KeyRef<K> + ?Sized>(
         &self,
@@ -188,7 +188,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// Admits a request that is ready to wait. If an idle key grants it, sets `limits` to the status of each limit right after
-    /// that.
+    /// the grant.
     pub(super) fn admit<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
@@ -362,7 +362,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.changes.end(number);
     }
 
-    /// Reads or changes a key, idle or active. `None`: it is unknown and stays so, or the policy of its tier is invalid.
+    /// Reads or changes a key, idle or active. `None` if the key is unknown and stays so, or the policy of its tier is invalid.
     fn visit<R>(
         &self,
         key: &(impl KeyRef<K> + ?Sized),
@@ -399,7 +399,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 }
 
-/// A table of any width. It is no trait object: a key may be borrowed in any form.
+/// A table of any width. A trait object is impossible here, because a key may be borrowed in any form.
 pub(super) enum AnyTable<K> {
     Plain1(KeyTable<K, 1, ()>),
     Plain2(KeyTable<K, 2, ()>),
@@ -409,7 +409,7 @@ pub(super) enum AnyTable<K> {
     Hashed4(KeyTable<K, 4, u64>),
 }
 
-/// Evaluates an expression for the table, of whichever width it is.
+/// Evaluates an expression with the table of the actual width.
 macro_rules! with_table {
     ($any:expr, |$table:ident| $answer:expr) => {
         match $any {

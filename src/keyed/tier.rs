@@ -18,14 +18,15 @@ pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
 pub(super) struct Tiers {
     /// For each tier, the data that the managers of its keys in this shard share. The first tier is the limiter's own policy.
     seen: Vec<Arc<PerPlan>>,
-    /// Whether keys have tiers; otherwise there is only the first.
+    /// Whether keys have tiers. Otherwise there is only the first tier.
     tiered: bool,
-    /// Words for the state of an idle key, beside the number of its tier.
+    /// The number of words for the state of an idle key, without the number of its tier.
     words: usize,
 }
 
 impl Tiers {
-    /// How many tiers a shard keeps. A key of any further tier is always active, and the tier is kept until another one comes.
+    /// The number of tiers that a shard keeps. A key of any other tier is always active; such a tier is kept until the next one
+    /// replaces it.
     const MAX: usize = 64;
 
     pub(super) fn new(own: PerPlan, tiered: bool, words: usize) -> Self {
@@ -46,7 +47,7 @@ impl Tiers {
         std::mem::replace(&mut self.seen[0], Arc::new(own))
     }
 
-    /// The number of the tier of a policy; without one, of the limiter's own.
+    /// The number of the tier of `policy`, or of the limiter's own policy if `policy` is `None`.
     pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<usize, ConfigError> {
         let Some(policy) = policy else {
             return Ok(0);
@@ -68,7 +69,7 @@ impl Tiers {
             .position(|tier| tier.plan.policy() == policy)
     }
 
-    /// The number of a tier whose keys can be idle.
+    /// The number of the tier of `policy`, if keys of the tier can be idle.
     pub(super) fn number_of(&self, policy: &Policy) -> Option<usize> {
         self.position(policy).filter(|number| self.fits(*number))
     }
@@ -110,7 +111,7 @@ impl Tiers {
         words
     }
 
-    /// The words of an idle key of a tier, with the usage of a gate.
+    /// The words of an idle key of a tier, with the usage of a gate carried over.
     pub(super) fn carry_over<const W: usize>(
         &self,
         mut gate: Gate,

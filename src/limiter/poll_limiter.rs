@@ -9,11 +9,11 @@ use crate::core::request::Caller;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
-/// A limiter that is polled for permits, for hand-written futures and for `poll_ready` of a service or of a sink, as tokio-util's
+/// A limiter that is polled for permits, for hand-written futures and for `poll_ready` of a service or a sink, like tokio-util's
 /// `PollSemaphore`.
 ///
-/// One request waits at a time. Its place in the queue is kept between polls, and given up when the `PollLimiter` is dropped. A
-/// permit that was granted but not polled for goes to the next request then. A clone begins a request of its own.
+/// One request waits at a time. It keeps its position in the queue between polls, until the `PollLimiter` is dropped. A permit
+/// that was granted but not polled for then goes to the next request. A clone makes a request of its own.
 ///
 /// # Examples
 ///
@@ -38,7 +38,7 @@ pub struct PollLimiter {
 }
 
 impl PollLimiter {
-    /// Its requests have a cost of one unit.
+    /// Makes a `PollLimiter` whose requests have a cost of one unit.
     #[must_use]
     #[track_caller]
     pub fn new(limiter: Limiter) -> Self {
@@ -54,8 +54,8 @@ impl PollLimiter {
         }
     }
 
-    /// Polls for a permit of one unit. If it must wait, the task of the latest poll is woken when the request is answered; the poll
-    /// after an answer begins a new request.
+    /// Polls for a permit of one unit. If the request must wait, the task of the latest poll is woken when it is answered. The
+    /// poll after an answer makes a new request.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Permits of several units in parts.
+//! Splitting and merging of permits.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::strategy::Moment;
 pub enum SplitError {
     /// Each part must have at least one unit.
     #[error(
-        "a permit of {cost} has no part of {units} that leaves another; split off at least 1, and fewer than it has"
+        "cannot split {units} units off a permit of {cost}; split off at least 1, and fewer than the permit has"
     )]
     OutOfRange {
         /// The units that were to be split off.
@@ -22,22 +22,23 @@ pub enum SplitError {
         /// The units of the permit.
         cost: u64,
     },
-    /// It is the permit of a rate, which holds no place: its parts would release nothing.
+    /// The permit is of a rate and holds no place: its parts would release nothing.
     #[error(
         "the permit holds no place that could be split: its policy has no limit of concurrency"
     )]
     NoPlace,
-    /// The permit has a [TTL](crate::MaxConcurrency::ttl), so it is reclaimed whole.
+    /// The permit has a [TTL](crate::MaxConcurrency::ttl), and is reclaimed as a whole.
     #[error("a permit with a TTL is reclaimed whole, and cannot be split; acquire several permits")]
     HasTtl,
-    /// A limit of its policy [counts](crate::Counts) requests or a named unit. Its cost does not say what each part would hold.
+    /// A limit of the policy [counts](crate::Counts) requests or a named unit, so the share of each part does not follow from the
+    /// cost.
     #[error(
         "a permit whose policy counts requests or named units cannot be split; acquire several permits"
     )]
     CountsByUnit,
 }
 
-/// Why two permits were not [merged](Permit::merge), which has an example. It gives the other permit back.
+/// Why two permits were not [merged](Permit::merge), which has an example. The error contains the other permit.
 #[derive(Debug, Error)]
 #[error("{kind}")]
 pub struct MergeError {
@@ -51,29 +52,30 @@ pub struct MergeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MergeErrorKind {
-    /// They are of different limiters, or of different keys.
+    /// The permits are of different limiters, or of different keys.
     #[error("permits of different limiters or keys cannot be merged")]
     OtherLimiter,
-    /// They were granted by two requests, and the time of a grant matters: the policy has a rate or adapts, or the limiter
-    /// [records it](crate::LimiterBuilder::record_grant_time). Merged, they would be settled or reported by the wrong one.
+    /// The permits were granted to two requests, and the time of a grant matters: the policy has a rate or adapts, or the limiter
+    /// [records the time](crate::LimiterBuilder::record_grant_time). A merged permit would be settled or reported by the time of
+    /// the wrong grant.
     #[error(
         "permits of different grants cannot be merged where the time of a grant matters: with a rate, or a limit that adapts"
     )]
     OtherGrant,
-    /// One of them is of a kind that cannot be split.
+    /// One of the permits is of a kind that cannot be split.
     #[error(transparent)]
     Indivisible(SplitError),
 }
 
 impl Permit {
-    /// Splits `units` off, as a permit of their own: 1 to one less than its [cost](Permit::cost). Each part releases its own units,
-    /// and can be settled, refunded, reported, split and [merged](Permit::merge) by itself. Both are of the same grant, so they have
-    /// the same [id](Permit::id), [fence](Permit::fence) and time.
+    /// Splits `units` off into a permit of their own: 1 to one less than the [cost](Permit::cost). Each part releases its own
+    /// units, and can be settled, refunded, reported, split and [merged](Permit::merge) by itself. Both parts are of the same
+    /// grant, so they have the same [id](Permit::id), [fence](Permit::fence) and time.
     ///
     /// # Errors
     ///
-    /// A [`SplitError`], for a number out of this range, and for a permit that cannot be split: one of rates only, one with a TTL,
-    /// or one of a policy that counts requests or named units. The permit then stays as it is.
+    /// A [`SplitError`] for a number outside this range, and for a permit that cannot be split: of rates only, with a TTL, or of
+    /// a policy that counts requests or named units. The permit then stays as it is.
     ///
     /// ```
     /// use tollgate::{Limiter, MaxConcurrency};
@@ -102,14 +104,14 @@ impl Permit {
         })
     }
 
-    /// Adds the units of another permit, which is gone then. The two may be parts of one permit. They may also be of two requests
-    /// if no limit of the policy needs the time of a grant: the policy is of plain [`MaxConcurrency`](crate::MaxConcurrency). The
+    /// Adds the units of `other` to this permit. The two may be parts of one permit. They may also be of two requests if no limit
+    /// of the policy needs the time of a grant, so that the policy is of plain [`MaxConcurrency`](crate::MaxConcurrency). The
     /// permit keeps its own [id](Permit::id) and [fence](Permit::fence).
     ///
     /// # Errors
     ///
-    /// A [`MergeError`] with the other permit, if they are of different limiters or keys, or of different grants whose time matters,
-    /// or of a kind that cannot be [split](Permit::split). Nothing has changed then.
+    /// A [`MergeError`] with the other permit, if the two are of different limiters or keys, of different grants whose time
+    /// matters, or of a kind that cannot be [split](Permit::split). Nothing has changed then.
     ///
     /// ```
     /// use tollgate::{Limiter, MaxConcurrency, MergeErrorKind};
@@ -137,7 +139,7 @@ impl Permit {
     }
 
     /// Checks that the permit holds a place by the plain cost. Only such a place is divisible: other units are recorded for the
-    /// whole grant, by its fence or its lease.
+    /// whole grant, under its fence or its lease.
     fn check_divisible(&self) -> Result<(), SplitError> {
         match self.grant.claim {
             Claim::PLACE => Ok(()),
@@ -159,7 +161,7 @@ impl Permit {
         {
             return Err(MergeErrorKind::OtherLimiter);
         }
-        // A refund is bounded by the grants made since, and a sample is timed from the grant.
+        // The bound of a refund depends on the later grants, and a sample is timed from the grant.
         let is_timeless = self.grant.at == Moment::NEVER && other.grant.at == Moment::NEVER;
         if self.grant.fence == other.grant.fence || is_timeless {
             Ok(())

@@ -1,4 +1,4 @@
-//! How a shared limiter is built.
+//! The builder of a shared limiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct SharedLimiterBuilder {
     probe_every: Duration,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
-    /// The most prefetched units, and how long they are kept.
+    /// The maximum number of prefetched units, and how long they are kept.
     prefetch: Option<(u64, Duration)>,
     observer: Observers,
 }
@@ -82,38 +82,38 @@ impl SharedLimiter {
 
 impl SharedLimiterBuilder {
     setters! {
-        /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After the deadline, the requests of the
-        /// call follow [the rule](Self::on_store_down). The store may carry the call out all the same. Its units then count as used,
-        /// and its places are given back. A store may give a call up earlier: Redis does so after 500 ms, unless its builder has
-        /// another timeout.
+        /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After the deadline, the requests
+        /// of the call follow [the rule](Self::on_store_down). The store may still carry out the call. Its units then count as
+        /// used, and its places are given back. A store may give up a call earlier: Redis does so after 500 ms, unless its
+        /// builder has another timeout.
         pub deadline(deadline: Duration) => deadline = deadline;
 
         /// Sets how requests are answered while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for
         /// an example.
         pub on_store_down(rule: OnStoreDown) => on_store_down = rule;
 
-        /// Sets the TTL of leases where the policy sets none: 1 ns to 100 years, 30 seconds by default. A live permit renews its lease
-        /// by itself, so this is how long the places of a process that dies are missing.
+        /// Sets the TTL of leases where the policy sets none: 1 ns to 100 years, 30 seconds by default. The lease of a live
+        /// permit is renewed automatically, so the TTL is the time for which the places of a process that dies are missing.
         pub lease(ttl: Duration) => lease = ttl;
 
-        /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a
-        /// permit that is leaked in a process that lives on is never reclaimed.
+        /// Sets the maximum time for which a permit may be held, 1 ns to 100 years, even by a live holder. Defaults to no bound:
+        /// a permit that is leaked in a running process is then never reclaimed.
         pub max_hold(max: Duration) => max_hold = Some(max);
 
-        /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns to 100
-        /// years, 100 ms by default. Each interval is randomised, from half to one and a half times as long. If the store [announces
+        /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns
+        /// to 100 years, 100 ms by default. Each interval is randomised to 0.5 to 1.5 times its length. If the store [announces
         /// releases](crate::store::Store::listen), requests still ask, a tenth as often, because messages may be lost.
         pub poll_every(interval: Duration) => poll_every = interval;
 
         /// Sets how often a store that did not answer is asked again, while requests come: 1 ms to 100 years (a shorter time counts as 1 ms),
         /// a second by default.
         ///
-        /// When the store answers again, requests of each key are decided by the store again after this time at the latest. So this is how
-        /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
-        /// [deadline](Self::deadline).
+        /// When the store answers again, it decides the requests of each key again after this time at the latest, so
+        /// [`OnStoreDown::Local`] applies no longer than that. A call that was under way when the store came back and gets no
+        /// reply extends the time until its [deadline](Self::deadline).
         ///
-        /// A limiter probes with one call at a time, for all keys. The pause between probes is 100 ms at most at first, and grows to a
-        /// third of this time.
+        /// A limiter probes with one call at a time, for all keys. The pause between probes is at first at most 100 ms, and grows
+        /// to a third of this time.
         ///
         /// ```
         /// use std::time::Duration;
@@ -130,18 +130,19 @@ impl SharedLimiterBuilder {
         pub probe_every(interval: Duration) => probe_every = interval;
     }
 
-    /// Prefetches units of rates: `max_units` at most, each kept for `kept_for` at most. Defaults to no prefetch.
+    /// Prefetches units of rates: at most `max_units`, each kept for at most `kept_for`. Defaults to no prefetch.
     ///
-    /// A call then asks for more units than requests wait for: twice the units used since the last call. The store charges these
+    /// A call then requests more units than are waited for: twice the units used since the last call. The store charges these
     /// units at once, and the process grants them without another call, so that a hot key is not bound by round trips. Prefetched
     /// units that are not used in time are refunded, as far as a refund [can be proved](crate::Permit::settle). The store never
     /// charges more than the limits admit, for all processes together. But a unit may be used up to `kept_for` after it was
-    /// charged: as seen from outside, a span of any length may hold as many units as the limits admit in that span plus `kept_for`.
+    /// charged. So a span of time may contain as many uses as the limits admit in that span plus `kept_for`.
     ///
-    /// Such a grant is not [explained](crate::PermitRequest::try_acquire_explained): a layer of HTTP writes no fields then.
+    /// A grant of prefetched units has [no status of its limits](crate::PermitRequest::try_acquire_explained), so a layer of HTTP
+    /// writes no fields.
     ///
-    /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and
-    /// count the plain cost: for any other, [`build`](Self::build) fails.
+    /// At most 2^32 units, for 1 ns to 100 years. The policy must have no [`MaxConcurrency`](crate::MaxConcurrency) and must
+    /// count the plain cost: otherwise [`build`](Self::build) fails.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,39 +167,41 @@ impl SharedLimiterBuilder {
     }
 
     setters! {
-        /// Uses this policy for a key for which the store has another one, and drops the usage of that one. Processes with the other
-        /// policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
-        /// [check](SharedLimiter::check) does not, and gets that error before. An observer gets an
-        /// [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more call.
+        /// Replaces the policy of a key for which the store has a different one, and drops the usage of the former policy.
+        /// Processes with the former policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests and
+        /// renewals replace the policy. A [check](SharedLimiter::check) does not, and gets that error until it is replaced. An
+        /// observer gets an [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more
+        /// call.
         pub replace_policy() => replaces_policy = true;
     }
 
     queue_options!();
 
-    /// Calls `observer` for each event. It is [`observer`](Self::observer) for a closure, whose argument needs no type here.
+    /// Calls `observer` for each event. Equivalent to [`observer`](Self::observer), except that a closure needs no argument type
+    /// here.
     pub fn on_event(self, observer: impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) -> Self {
         self.observer(observer)
     }
 
-    /// Adds an observer of the events of each key, and of requests that wait, as
+    /// Adds an observer of the events and the waiting requests of each key, as
     /// [`LimiterBuilder::observer`](crate::LimiterBuilder::observer) does. An event of the empty key has no key.
     ///
-    /// Each request whose units are in the store waits for a reply, and so begins a wait.
+    /// Each request whose units are in the store waits for a reply, so it begins a wait.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = self.observer.and(observer);
         self
     }
 
-    /// Builds the limiter. It calls no store yet.
+    /// Builds the limiter. Does not call the store yet.
     ///
     /// If the store [announces releases](crate::store::Store::listen) and the current runtime has threads of its own, a task of
-    /// that runtime listens. That saves its waiters a switch of threads. Otherwise a thread listens.
+    /// that runtime listens, which saves its waiters a switch of threads. Otherwise a thread listens.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is, or a limit of [`OnStoreDown::Local`];
-    /// [`ConfigError::ZeroOption`] when an option that is a duration is zero;
-    /// [`ConfigError::Store`] when the store cannot keep the policy, or the local one has a TTL.
+    /// [`ConfigError`] when a limit of the policy, the policy text or a limit of [`OnStoreDown::Local`] is invalid;
+    /// [`ConfigError::ZeroOption`] when an option that is a duration is zero; [`ConfigError::Store`] when the store cannot keep
+    /// the policy, or the local policy has a TTL.
     pub fn build(self) -> Result<SharedLimiter, ConfigError> {
         let Self {
             store,
@@ -295,7 +298,7 @@ const FORMAT_KEY: FormatKey = |key, f| {
     write!(f, "\"{}\"", bytes.escape_ascii())
 };
 
-/// The plan of the local fallback, checked, if the rule has one.
+/// The checked plan of the local fallback, if the rule has one.
 fn fallback(rule: &OnStoreDown, store: &dyn Store) -> Result<Option<Arc<Plan>>, ConfigError> {
     let OnStoreDown::Local(policy) = rule else {
         return Ok(None);
@@ -307,7 +310,7 @@ fn fallback(rule: &OnStoreDown, store: &dyn Store) -> Result<Option<Arc<Plan>>, 
     Ok(Some(Arc::new(plan)))
 }
 
-/// Fails with the first limit that is `unsupported`, if there is one.
+/// Fails with the first `unsupported` limit, if there is one.
 fn check_limits(
     store: &dyn Store,
     plan: &Plan,

@@ -17,13 +17,13 @@ use crate::manager::{
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
-/// What the handles of all keys share.
+/// The data that the handles of all keys share.
 #[derive(Debug)]
 pub(super) struct SharedBy {
     pub(super) link: Arc<StoreLink>,
     pub(super) plan: Arc<Plan>,
     pub(super) options: Arc<Options>,
-    /// The session of the empty key. Another key has another scope, and each session has its own first lease.
+    /// The session options of the empty key. Other keys differ in the scope, and every session in the first lease.
     pub(super) session: SessionOptions,
     pub(super) keys: Arc<Keys>,
     pub(super) driver: Arc<SharedDriver<Manager>>,
@@ -36,7 +36,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Handles a release message: places of this key were released in some process. Without a key, places of any key may have been.
+    /// Handles a release message: places of this key were released in some process. Without a key, places of any key may have
+    /// been released.
     pub(super) fn released(&self, key: Option<&[u8]>) {
         let managers: Vec<_> = match key {
             Some(key) => self
@@ -58,8 +59,8 @@ impl Keys {
         }
     }
 
-    /// Sums over the managers; `counted` has those of managers that were dropped. A manager that is dropped meanwhile may be left
-    /// out, but is not counted twice.
+    /// Sums over the managers. `counted` has the sums of dropped managers. A manager that is dropped meanwhile may be left out,
+    /// but is not counted twice.
     pub(super) fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
         let managers: Vec<_> = self
             .managers
@@ -74,7 +75,7 @@ impl Keys {
         totals
     }
 
-    /// The manager of a key: one for all its handles.
+    /// The manager of a key, shared by all its handles.
     pub(super) fn manager(
         &self,
         key: &Arc<[u8]>,
@@ -124,7 +125,7 @@ impl SharedBy {
         Manager::open(Arc::new(common), 0, schedule, clock, observer)
     }
 
-    /// The name that errors of a group show for a key.
+    /// The name of a key in errors of a group.
     fn name_of(&self, key: &[u8]) -> Arc<str> {
         let name = &self.link.name;
         if key.is_empty() {

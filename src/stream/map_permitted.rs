@@ -22,7 +22,7 @@ pub struct MapPermitted<S: Stream, W, F: Future> {
     items: WithPermits<S>,
     work: W,
     running: Running<F>,
-    /// The error that is yielded after the outputs of the work that runs.
+    /// The error that is yielded after the outputs of the running work.
     error: Option<AcquireError>,
 }
 

@@ -45,7 +45,7 @@ impl<S: Stream> Throttled<S> {
         Self { items, error: None }
     }
 
-    /// Why the stream ended early; `None` if it has not.
+    /// Why the stream ended early; `None` if it did not.
     ///
     /// ```
     /// use std::time::Duration;

@@ -17,21 +17,21 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     /// Delays each item until the limiter grants one unit, and releases the permit at once. (A type that is both a stream and
     /// a sink can have both sides limited: [`throttled`](crate::StreamLimitExt::throttled) limits its stream.)
     ///
-    /// The sink is ready when the inner sink is, and then the limiter has granted a unit. Thus a sink that is blocked uses no unit.
-    /// Flushing and closing are those of the inner sink, and wait for no permit.
+    /// The sink is ready when the inner sink is ready and the limiter has then granted a unit. So a blocked sink uses no unit.
+    /// Flushing and closing go to the inner sink, without a permit.
     ///
     /// Use it for rates: no permit is held, so a [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here. While the policy has no
     /// other limit, each item is refused with [`AcquireError::NoRate`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping a future that sends loses no unit: one that was granted is kept for the next item. Dropping the sink gives up its place
-    /// in the limiter's queue.
+    /// Dropping a future that sends loses no unit: a granted unit is kept for the next item. Dropping the sink leaves the
+    /// limiter's queue.
     ///
     /// # Errors
     ///
-    /// A [`SinkError`] says whether the limiter refused an item or the inner sink failed. After a refusal the sink can be used again;
-    /// the item was not sent.
+    /// A [`SinkError`], if the limiter refused an item or the inner sink failed. After a refusal the item was not sent, and the
+    /// sink can be used again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -81,15 +81,15 @@ pub struct ThrottledSink<S> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SinkError<E> {
-    /// The limiter refused it: an error of [`Limiter::acquire`](crate::Limiter::acquire), or [`AcquireError::NoRate`] for a
-    /// policy of only concurrency.
+    /// The limiter refused the item with an error of [`Limiter::acquire`](crate::Limiter::acquire), or with
+    /// [`AcquireError::NoRate`] for a policy of only concurrency.
     #[error("the limiter refused the item")]
     Refused(#[source] AcquireError),
     /// The inner sink failed.
     #[error("the sink failed")]
     Sink(#[source] E),
-    /// `start_send` was called without a `poll_ready` that had returned that the sink is ready.
-    #[error("the sink was not ready for an item; poll_ready must say so first")]
+    /// `start_send` was called before `poll_ready` had returned that the sink is ready.
+    #[error("the sink was not ready for an item; call poll_ready first")]
     NotReady,
 }
 

@@ -36,7 +36,7 @@ impl<S: Stream> WithPermits<S> {
         }
     }
 
-    /// Reports that the limiter has refused an item, where the stream does not yield the error.
+    /// Reports to the observers that the limiter has refused an item, for a stream that does not yield the error.
     pub(super) fn tell_end(&self, error: &AcquireError) {
         self.ticket.tell_stream_ended(error);
     }
@@ -64,7 +64,7 @@ impl<S: Stream> WithPermits<S> {
         (self.source.into_inner(), self.item)
     }
 
-    /// Polls for an item, and for the permit that `ask` makes of its ticket; `join` makes what is given out.
+    /// Polls for an item, and for its permit by `ask`. `join` makes the output of both.
     #[inline]
     pub(super) fn poll_item<P, R>(
         self: Pin<&mut Self>,
@@ -113,7 +113,7 @@ impl<S: Stream> Stream for WithPermits<S> {
         }
         let waiting = usize::from(self.item.is_some());
         let (lower, upper) = self.source.size_hint();
-        // An item that is refused is the last: the lower bound assumes that the limiter refuses none. A size hint may.
+        // A refused item ends the stream early. The lower bound assumes that no item is refused; a size hint need not be exact.
         (
             lower.saturating_add(waiting),
             upper.and_then(|upper| upper.checked_add(waiting)),
@@ -127,7 +127,7 @@ impl<S: Stream> FusedStream for WithPermits<S> {
     }
 }
 
-// A derived form would ask for items that are `Debug`.
+// A derived impl would require the items to be `Debug`.
 debug_fields! {
     [S: Stream + fmt::Debug] WithPermits<S>,
     |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused

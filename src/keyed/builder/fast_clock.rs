@@ -1,4 +1,4 @@
-//! The option of a faster clock.
+//! The option for a faster clock.
 
 use std::hash::Hash;
 
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::{KeyedLimiter, Throttle};
 
-    /// The same as the test of the driver of a single limiter.
+    /// The counterpart of the test of the driver of a single limiter.
     #[tokio::test(start_paused = true)]
     async fn a_shared_driver_that_wakes_before_its_clock_is_there_sleeps_again_and_does_not_spin() {
         let every = Duration::from_millis(20);

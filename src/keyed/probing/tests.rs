@@ -63,7 +63,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few homes, of which half are the last ones: clusters form, and wrap around.
+    // There are few homes, half of them near the end: clusters form, and wrap around.
     let key = || {
         (
             0..300_u16,
@@ -111,8 +111,8 @@ proptest! {
         }
     }
 
-    /// The removal of keys relies on this. It visits slots from later to earlier ones and removes entries on the way. So an entry
-    /// that moves has just been visited, except for entries next to the slot where the removal began.
+    /// The removal of keys relies on this property. It visits the slots in descending order and removes entries on the way. So an
+    /// entry that moves has just been visited, except for entries next to the slot where the removal began.
     #[test]
     fn a_walk_down_the_slots_that_removes_entries_visits_the_others_in_each_round(
         keys in prop::collection::hash_set((0..300_u16, any::<u16>().prop_map(hash_at)), 1..200),
@@ -191,7 +191,7 @@ fn a_table_grows_by_a_third_and_shrinks_when_few_entries_are_left() {
     table.check(&(0..7).map(|name| (key(name), 0)).collect());
 }
 
-/// The time of one call. No entry is looked at twice as often because the table is twice as large.
+/// Bounds the time of one call: the number of entries that it looks at does not double with the size of the table.
 #[test]
 fn growth_asks_for_each_hash_once_and_a_removal_for_those_of_a_cluster() {
     let calls = std::cell::Cell::new(0);

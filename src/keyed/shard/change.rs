@@ -1,4 +1,4 @@
-//! Changes to all keys: those that a shard knows, and those that come later.
+//! Changes to all keys: the known ones, and those that become known later.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::strategy::Moment;
 /// A change to all keys.
 #[derive(Debug, Clone)]
 pub(in crate::keyed) enum Change {
-    /// Waiting requests are served if it drains.
+    /// Waiting requests are served if `drains` is set.
     Close {
         drains: bool,
     },
-    /// For so many nanoseconds.
+    /// A pause of this many nanoseconds.
     Pause(u64),
     Resume,
     SetPlan(Arc<Plan>, UsageCarryOver),
@@ -35,7 +35,7 @@ pub(in crate::keyed) enum Change {
 /// The order of the changes to all keys.
 ///
 /// A change goes to one shard after the other, and several may be under way in different threads. Each shard applies all changes
-/// that are under way in the order of their numbers, in whichever thread it is reached first. So the keys of all shards end in the
+/// that are under way in the order of their numbers, in the thread that reaches it first. So the keys of all shards end in the
 /// same state.
 #[derive(Debug, Default)]
 pub(in crate::keyed) struct Changes(Lock<ChangeLog>);
@@ -74,7 +74,7 @@ impl Changes {
     }
 }
 
-/// The follow-up work of a change. It runs foreign code, so it is done when no lock is held.
+/// The follow-up work of a change. It runs foreign code, so it is done after the locks are released.
 pub(in crate::keyed) struct Changed<K> {
     removed: Removed<K>,
     managers: Vec<(Arc<Manager>, Unapplied)>,
@@ -161,7 +161,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Gives each manager the input of this change.
+    /// Applies this change to each manager.
     fn change_managers(
         &self,
         change: &Change,
@@ -180,7 +180,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Carries the usage of all idle keys over.
+    /// Carries over the usage of all idle keys.
     fn change_idle(&mut self, former: &Arc<Plan>, carry: UsageCarryOver, now: Moment) {
         for idle in self.idle.iter_mut() {
             let state = IdleState {

@@ -18,13 +18,13 @@ use crate::observe::Observers;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
-/// A key on its way into its shard.
+/// A call for a key that is about to visit the key's shard.
 struct Entering<'a, K, Q: ?Sized> {
     key: &'a Q,
     hash: u64,
     policy: Option<Policy>,
     purpose: Purpose,
-    /// Made only when they are needed.
+    /// `None` until they are needed.
     copies: Option<Copies<K>>,
 }
 
@@ -34,7 +34,7 @@ struct Copies<K> {
     observer: Observers,
 }
 
-/// The work that runs foreign code, and so is done after the shard is unlocked.
+/// Work that runs foreign code, so it is done after the shard is unlocked.
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
     /// The plan that a manager uses from now on.
@@ -45,11 +45,11 @@ struct AfterUnlock<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K, W, H> {
-    /// Finds a key with its present tier, and calls `ask` if it is idle; if `ask` has no answer, the key becomes active. On the
-    /// way, a few keys are checked for removal.
+    /// Finds a key with its present tier. If the key is idle, calls `ask`; if `ask` returns `None`, the key becomes active. Also
+    /// checks a few keys for removal.
     ///
-    /// The only foreign code under the lock is `Eq`, before anything has changed. So the copies that a new key needs, if its code
-    /// is foreign, are made between two visits of the shard; `ask` may be called at each visit.
+    /// The only foreign code under the lock is `Eq`, before anything has changed. So if the code of a new key is foreign, the
+    /// copies that the key needs are made between two visits of the shard. `ask` may be called at each visit.
     pub(super) fn enter<Q: KeyRef<K> + ?Sized, R>(
         &self,
         key: &Q,
@@ -88,7 +88,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// One visit of [`KeyTable::enter`]. `None` if copies are needed and were not made.
+    /// One visit of [`KeyTable::enter`]. `None` if copies are needed but not made yet.
     fn enter_shard<R>(
         &self,
         shard: &mut Shard<K, W, H>,
@@ -202,7 +202,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         Ok(Some(Entered::Active(manager)))
     }
 
-    /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
+    /// The copies. If they are missing, makes them under the lock, or returns `None` if that would run foreign code.
     fn copies<'a>(
         &self,
         entering: &'a mut Entering<'_, K, impl KeyRef<K> + ?Sized>,
@@ -220,7 +220,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Does what could not be done under the lock.
+    /// Does the work that must not be done under the lock.
     fn follow_up(
         &self,
         key: &(impl KeyRef<K> + ?Sized),
