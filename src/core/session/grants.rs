@@ -66,7 +66,7 @@ impl StoredGrants {
         leases
     }
 
-    /// The task that renews the leases has ended, although some may be left.
+    /// Records that the task that renews the leases has ended, although some may be left.
     pub(super) fn renewals_stopped(&mut self) {
         self.is_renewed = false;
     }

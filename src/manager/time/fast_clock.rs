@@ -69,7 +69,7 @@ impl CounterClock {
     /// A reading that is not before `latest`, unless the clock has stepped back.
     ///
     /// A processor may read its counter before it holds the lock, the counters of two processors may differ by a little, and a
-    /// comparison may put the clock back. None of that is a step: time stands still until the clock is there again.
+    /// comparison may put the clock back. None of that is a step: time stands still until the clock reaches `latest` again.
     #[inline(never)]
     pub(super) fn now_after(&self, latest: Reading) -> Reading {
         let now = self.now();
