@@ -235,7 +235,7 @@ impl SessionStep<'_> {
             debts.send_again(self.now, call.settlements, *may_have_run);
         }
         if *may_have_run && self.session.gate.holds_places() {
-            // It may have been granted. Its rates count as spent, and its places come back.
+            // Its asks may have been granted. Their rates count as spent, and their places are returned.
             let expires_at = self.now.plus(self.session.lease_ttl());
             let numbers = call.asks.iter().map(|(_, number, _)| (number, expires_at));
             self.session.debts.unconfirmed.extend(numbers);
@@ -362,7 +362,7 @@ impl StoreSession {
     ) -> Option<OnStoreDown> {
         self.back_off(now);
         if let StoreError::TooLate { .. } = error {
-            self.calls.clocks = None; // it is not what it seemed
+            self.calls.clocks = None; // the store's clock is not what it seemed
         } else if !self.replaces_next(error, replaced_policy) {
             let is_down = error.is_down();
             return Some(if is_down {
