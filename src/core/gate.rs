@@ -51,7 +51,7 @@ pub(crate) struct Gate {
 /// State that few gates need.
 #[derive(Debug, Default)]
 struct RareState {
-    /// The units that permits were granted, by fence, until they come back.
+    /// The units that permits were granted, by fence, until they are released.
     unit_costs: BTreeMap<u64, Arc<UnitCosts>>,
     /// The units in flight of things that former plans counted and the present one does not.
     legacy: InFlight,
@@ -345,7 +345,7 @@ impl Gate {
         rare.legacy.release(fence, costs);
         let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
         if may_be_plain && !self.is_in_flight() {
-            // All permits that were granted by another measure have come back: from now on, places are plain ones.
+            // All permits that were granted by another measure were released: from now on, places are plain ones.
             self.limits.forget_former_measures();
             self.place = Claim::PLACE;
             self.note_word_form();

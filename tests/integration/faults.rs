@@ -77,7 +77,7 @@ impl Kind {
         (proxy, direct, url)
     }
 
-    /// A limiter of one process, with a store of its own. The server's clock differs from the clock of the process by `clock`.
+    /// A limiter of one process, with a store of its own. The clock of the process differs from the server's by `clock`.
     fn process(&self, url: &str, clock: Clock, name: &str, policy: &str) -> SharedLimiter {
         let store = WithClock {
             store: (self.open)(url),
@@ -90,7 +90,7 @@ impl Kind {
     }
 }
 
-/// The clock of a server, compared with the clock of a process.
+/// The clock of a process, compared with the clock of the server.
 #[derive(Debug, Clone, Copy)]
 enum Clock {
     Right,

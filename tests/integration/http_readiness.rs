@@ -52,7 +52,7 @@ async fn proceed<F: Future<Output: Debug>>(call: &mut task::Spawn<F>) {
     }
 }
 
-/// The limiter behind a layer. Of two layers it is the limiter of the first, and then that of the second.
+/// The limiter behind a layer. For two layers, it is the limiter of the first, and then that of the second.
 trait Behind {
     async fn take(&self) -> Permit;
 

@@ -1,4 +1,4 @@
-//! Inputs other than requests: a permit that comes back, another policy, a pause, closing.
+//! Inputs other than requests: a permit that is released, another policy, a pause, closing.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::event::{EventKind, permit_id};
 use crate::strategy::{Counts, Moment, Outcome};
 
-/// Permits that come back: released, or given up before they were taken.
+/// Ends of permits: released, or given up before they were taken.
 impl Schedule {
     /// Gives up a queued request of `cost`, for its owner. The request leaves the queue, or its grant is refunded.
     pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
@@ -53,8 +53,8 @@ impl Schedule {
         }
     }
 
-    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as come back. Returns its
-    /// waker. `None`, without a change, in any other case.
+    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as are released.
+    /// Returns its waker. `None`, without a change, in any other case.
     #[inline(always)]
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
         let front = self.waiters.queue.front()?;

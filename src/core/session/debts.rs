@@ -1,11 +1,11 @@
-//! What a process owes to the store: leases that came back, settlements of permits, and charges without a request.
+//! What a process owes to the store: returned leases, settlements of permits, and charges without a request.
 
 use crate::exchange::Settlement;
 use crate::strategy::Moment;
 
 #[derive(Debug, Default)]
 pub(super) struct Debts {
-    /// The numbers of leases that came back.
+    /// The numbers of returned leases.
     pub(super) returns: Vec<u64>,
     /// Returns that may not have arrived, of leases that may still exist, each with the expiry of its lease.
     pub(super) unconfirmed: Vec<(u64, Moment)>,

@@ -98,8 +98,8 @@ impl Denials {
             .filter(|denial| now <= denial.replied_at || now < denial.until.plus(deadline))
     }
 
-    /// Remembers the denial in a reply. `costs`: those of the first ask that it denied. `released`: places came back elsewhere
-    /// during the call. `polls_every`: how often to ask while a place is awaited.
+    /// Remembers the denial in a reply. `costs`: those of the first ask that it denied. `released`: places were released
+    /// elsewhere during the call. `polls_every`: how often to ask while a place is awaited.
     pub(super) fn note_reply(
         &mut self,
         now: Moment,

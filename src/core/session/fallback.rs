@@ -71,7 +71,7 @@ impl LocalFallback {
         let mut grant = gate.admit(now, costs, caller)?;
         store.set_granted(grant.fence);
         if grant.claim == Claim::PLACE {
-            grant.claim = Claim::COUNTED_PLACE; // under the lock, it comes back to where it was granted
+            grant.claim = Claim::COUNTED_PLACE; // under the lock, it is released where it was granted
         }
         Ok(grant)
     }

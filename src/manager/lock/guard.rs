@@ -6,7 +6,7 @@
 //! lock are allocated by the first call that needs them, and stay. Until then the word has never been shut. If several calls need
 //! them at the same time, one allocates and the others wait for it (by [`OnceLock`]). The new state does not contain the grants
 //! so far: the first call that takes its lock finds the word open, and takes over what it owns, as any later call does. So no
-//! release is missed: while there is no state the word is open, and units that come back are in it.
+//! release is missed: while there is no state the word is open, and released units are in it.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};

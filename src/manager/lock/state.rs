@@ -230,7 +230,7 @@ impl BehindWord for State {
 
     fn hand_over(&mut self) -> Option<(WordContents, u64)> {
         if self.awaits_drain() {
-            return None; // a place that comes back to an open word wakes no task
+            return None; // a place that is released to an open word wakes no task
         }
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
         let fits = matches!(opening, WordContents::Places { .. }) || self.clock.is_the_only_one();

@@ -39,10 +39,10 @@
 //! # No release is missed
 //!
 //! All operations on the word have one order. A request is queued only under the lock, hence after the word was shut. Units that
-//! came back before that are in the value that the swap returned; units that come back later find the word shut, and the caller that
-//! releases them then takes the lock and serves the queue.
+//! were released before that are in the value that the swap returned; units that are released later find the word shut, and the
+//! caller that releases them then takes the lock and serves the queue.
 //!
-//! # No value of the word comes back
+//! # No value of the word recurs
 //!
 //! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
 //! succeed with an old `folded` or an old packed rate, and a fence would be given twice. So every grant and every opening adds

@@ -820,7 +820,7 @@ impl Reference {
         }
     }
 
-    /// The counts of a snapshot, except those that only the schedule knows.
+    /// The counts of a snapshot, except those that only the schedule has.
     pub(super) fn counts(&self, snapshot: LimiterSnapshot) -> LimiterSnapshot {
         LimiterSnapshot {
             in_flight: self.in_flight(),
