@@ -12,7 +12,7 @@ pub(super) struct Debts {
     pub(super) settlements: Vec<Settlement>,
     /// The sum of the charges without a request.
     charge: Option<Settlement>,
-    /// When settlements first failed, which are sent again and again. `None` once the store has answered.
+    /// When settlements first failed; they are sent again and again. `None` once the store has answered.
     pub(super) unsent_since: Option<Moment>,
     /// How many resets are under way.
     resets: u32,

@@ -90,8 +90,8 @@ impl Denials {
         denial.covers(&costs()).then_some(denial)
     }
 
-    /// The latest denial, as long as it may hold. If the store has not answered within the `deadline` of a call after its end,
-    /// the store's answer is unknown.
+    /// The latest denial, as long as it may hold. If the store has not answered within the `deadline` of a call after that,
+    /// its answer is unknown.
     pub(super) fn recent(&self, now: Moment, deadline: u64) -> Option<&Denial> {
         self.latest
             .as_ref()

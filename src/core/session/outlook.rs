@@ -60,7 +60,7 @@ impl<'a> StoreOutlook<'a> {
         denial.is_of(&self.limits().costs_of_each(costs))
     }
 
-    /// Whether the store has denied exactly these costs, still would, and need not count the attempt, as a penalty does.
+    /// Whether the store has denied exactly these costs, still would, and no penalty has to count the attempt.
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
         let denies =
             |denial: &Denial| self.now < denial.ready_at && self.is_denial_of(denial, costs);

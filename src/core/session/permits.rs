@@ -62,7 +62,7 @@ impl StoreSession {
         }
     }
 
-    /// Returns a grant of the store that no request takes.
+    /// Gives a grant that no request takes back to the store.
     pub(super) fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
         if self.gate.holds_places() {
             self.debts.returns.push(number);
@@ -70,7 +70,7 @@ impl StoreSession {
         self.decline_units(charged, granted_at);
     }
 
-    /// Returns prefetched units that are not needed.
+    /// Gives prefetched units that are not needed back to the store.
     pub(super) fn give_back_unused(&mut self, unused: Option<UnusedUnits>) {
         if let Some((units, granted_at)) = unused {
             let charged = self.gate.limits().costs_of_each(Costs::plain(units));
@@ -78,14 +78,14 @@ impl StoreSession {
         }
     }
 
-    /// Returns units of the store that no request takes.
+    /// Gives units that no request takes back to the store.
     fn decline_units(&mut self, charged: Box<[u64]>, granted_at: u64) {
         let actual = vec![0; charged.len()];
         let settlement = Settlement::new(granted_at, charged, actual);
         self.debts.settlements.push(settlement);
     }
 
-    /// Returns the lease of a permit that was released or reclaimed to the store.
+    /// Gives the lease of a released or reclaimed permit back to the store.
     fn give_back(&mut self, fence: u64) {
         let grant = self.grants.by_fence.remove(&fence);
         if let Some((_, number)) = grant.and_then(|grant| grant.lease) {

@@ -186,8 +186,8 @@ impl SessionStep<'_> {
         }
     }
 
-    /// Denies a request, if it does not wait. With `None`, its denial is the [known
-    /// one](super::outlook::StoreOutlook::known_denial). Returns its caller if it was denied.
+    /// Denies a request, if it does not wait. With `None`, it is denied by
+    /// [`known_denial`](super::outlook::StoreOutlook::known_denial). Returns its caller if it was denied.
     pub(super) fn deny_try(&mut self, id: WaiterId, denial: Option<Denied>) -> Option<Caller> {
         let by_unit = self.waiters.queue.unit_costs(id);
         let Request { costs, caller, .. } = self.waiters.queue.request(id, &by_unit)?;
@@ -426,7 +426,7 @@ impl StoreSession {
         self.debts.reset_ended();
     }
 
-    /// Drops a denial, and returns prefetched units. Only units that were granted after the reset are refunded.
+    /// Drops a denial, and gives prefetched units back to the store. Only units that were granted after the reset are refunded.
     fn drop_what_was_before_reset(&mut self) {
         self.denials.latest = None;
         let unused = self.prefetch.empty();

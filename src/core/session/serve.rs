@@ -11,7 +11,7 @@ use crate::exchange::Call;
 use crate::strategy::Moment;
 
 impl SessionStep<'_> {
-    /// Grants requests that need no call. Sends a call if there is something to send now; sets when there will be.
+    /// Grants requests that need no call. Sends a call if there is something to send now; sets when to check again.
     #[cold]
     pub(crate) fn serve(&mut self) {
         self.waiters.front_ready_at = Moment::NEVER;
@@ -60,7 +60,7 @@ impl SessionStep<'_> {
         Moment::NEVER
     }
 
-    /// Sends a call if there is something to send now; sets when there will be.
+    /// Sends a call if there is something to send now; sets when to check again.
     fn send(&mut self) {
         if let Some(due) = self.session.calls.reply_due() {
             if self.now < due {
