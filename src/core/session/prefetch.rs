@@ -74,7 +74,7 @@ impl Prefetch {
             .saturating_sub(self.units)
     }
 
-    /// Replaces the units by those that the store has granted. Returns the former ones that are left: units of two instants do not mix.
+    /// Replaces the units by those that the store has granted. Returns the remaining ones: units of two instants do not mix.
     pub(super) fn fill(
         &mut self,
         now: Moment,
