@@ -4,10 +4,10 @@
 //! |---|---|---|---|
 //! | **in** | requests that must wait | the queue under the manager's lock | `channels/in_channel` |
 //! | **out** | the answer to each waiter | a slot of the waiter's own; a place is taken out without the lock | `channels/out_channel` |
-//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front | `channels/release_channel` |
+//! | **release** | released places | nowhere: the caller that releases takes the lock and serves the front | `channels/release_channel` |
 //!
-//! A channel here is a queue or a slot of the manager's, and the caller performs the manager's step itself, so no task
-//! switch is paid. Only the passing of time has no caller: the [driver](time::timer_host) reports it, a task in the waiters' runtime.
+//! A channel here is a queue or a slot of the manager. The caller performs the manager's step itself, so there is no task switch.
+//! Only the passing of time has no caller: the [driver](time::timer_host), a task in the waiters' runtime, reports it.
 //!
 //! While no request waits, no channel is needed: then the [word](lock::word) before the lock decides, if the policy is one plain
 //! concurrency, pace or fixed window. The manager of a key with plain concurrency is little more than this word, until a caller needs

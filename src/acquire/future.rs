@@ -26,9 +26,9 @@ use crate::snapshot::LimitStatus;
 /// # When it is not polled
 ///
 /// A permit is in use from its grant on, not from the poll that takes it. A future that is kept but not polled any more (in a
-/// `select!` in a loop, say, or beside a task that hangs) may have been granted one, and then keeps others waiting. Drop the
-/// future, or set a [TTL](crate::MaxConcurrency::ttl): after that the permit is reclaimed, and the future gets a permit that is
-/// no longer [live](Permit::is_live).
+/// `select!` in a loop, say, or beside a task that hangs) may already hold a permit, and then keeps other requests waiting. Drop
+/// the future, or set a [TTL](crate::MaxConcurrency::ttl): when it has passed, the permit is reclaimed, and the future gets a
+/// permit that is no longer [live](Permit::is_live).
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a> {
     manager: &'a Arc<Manager>,

@@ -10,9 +10,9 @@ use crate::priority::Priority;
 /// [limiter](crate::Limiter::request), a [key of a keyed limiter](crate::KeyedLimiter::request), a [shared
 /// limiter](crate::SharedLimiter::request), or a [group](crate::LimiterGroup::request).
 ///
-/// The options are the same for all. Below them, a block of methods for each target says what its request can do, with the types of its
-/// answers: all can `acquire`, `try_acquire`, `check` and `run`; a limiter and a key can also `reserve` and `blocking_acquire`; a
-/// limiter has two more options, `ttl` and `jitter`.
+/// The options are the same for all. Below them, a block of methods for each target lists what its request can do, with the types
+/// of its answers: all can `acquire`, `try_acquire`, `check` and `run`; a limiter and a key can also `reserve` and
+/// `blocking_acquire`; a limiter has two more options, `ttl` and `jitter`.
 ///
 /// # Examples
 ///
@@ -95,13 +95,13 @@ impl<T> PermitRequest<T> {
 
     setters! {
         /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
-        /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
+        /// to 1. `acquire` fails with any other number. See the [example](crate::PermitRequest#examples).
         pub cost(units: u64) => options.cost = units;
     }
 
-    /// Sets how many the request takes of a unit that limits of the policy [count](crate::Counts::Unit), which has an example:
-    /// 0 to the smallest [capacity](crate::Limit::capacity) of these limits. A later number replaces an earlier one. A unit that
-    /// no limit counts changes nothing.
+    /// Sets the cost in a unit that limits of the policy [count](crate::Counts::Unit), which has an example: 0 to the smallest
+    /// [capacity](crate::Limit::capacity) of these limits. A later number replaces an earlier one. A unit that no limit counts
+    /// changes nothing.
     pub fn cost_of(mut self, unit: &str, cost: u64) -> Self {
         self.options.set_cost_of(unit, cost);
         self

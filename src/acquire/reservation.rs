@@ -12,9 +12,9 @@ use crate::permit::Permit;
 
 /// A place in the queue that is taken now, and used later: [`Limiter::reserve`](crate::Limiter::reserve) returns it.
 ///
-/// It is a request that has joined the queue already, where an [`Acquire`](crate::Acquire) joins it at its first poll. So later
-/// requests go behind it (unless their priority is higher), and it knows its turn. Await it for the permit. To cancel it, drop it:
-/// its units go to the next request.
+/// A reservation has joined the queue already; an [`Acquire`](crate::Acquire) joins it at its first poll. So later requests queue
+/// behind the reservation (unless their priority is higher), and its turn is known. Await it for the permit. To cancel it, drop
+/// it: its units go to the next request.
 ///
 /// A permit counts as in use from its grant on, also before the reservation is awaited: see
 /// [`Acquire`](crate::Acquire#when-it-is-not-polled).
@@ -73,18 +73,18 @@ impl Reservation {
         }
     }
 
-    /// Returns whether it has a live permit, and restarts the TTL of that, so that it is live when it is delivered.
+    /// Restarts the TTL of its permit, so that the permit is live when it is delivered. Returns whether it has a live permit.
     pub(crate) fn renew(&self) -> bool {
         self.granted.as_ref().is_some_and(Permit::renew)
     }
 
-    /// The permit of a reservation that was made of one.
+    /// The permit of a reservation that was made by [`Reservation::granted`].
     pub(crate) fn keep(mut self) -> Permit {
         self.granted.take().expect("it is kept once")
     }
 
-    /// How long until its turn, by what is known now. Zero when the permit was granted. `None` when the turn waits for a release or
-    /// a resume, because the time of these is unknown.
+    /// The time until its turn, as far as is known now. Zero if the permit was granted. `None` if the turn waits for a release or
+    /// a resume, because their time is unknown.
     ///
     /// It is exact if no request with a higher priority comes and none leaves, with up to 64 requests ahead; with more it is a lower
     /// bound. See the [type's example](Reservation#examples).

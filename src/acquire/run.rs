@@ -28,7 +28,7 @@ pub struct Run<F, A = AcquireOwned> {
 }
 
 struct UnderPermit {
-    /// Completes when the permit is reclaimed. `None`: it has no TTL.
+    /// Completes when the permit is reclaimed. `None` if the permit has no TTL.
     reclaimed: Option<Watch>,
     permit: Permit,
 }

@@ -90,8 +90,8 @@ impl Ticket {
         deliver(manager, self.options.cost, enqueued, granted)
     }
 
-    /// [`Ticket::poll_with`], without making the permit. It first waits for the jitter of the request, which has not entered the queue
-    /// yet, so dropping it loses nothing.
+    /// [`Ticket::poll_with`], without making the permit. First waits for the jitter of the request. The request is not in the
+    /// queue yet, so dropping it loses nothing.
     #[inline(always)]
     pub(super) fn advance_after_delay(
         &mut self,
@@ -200,7 +200,7 @@ pub(super) fn deliver(
     }
 }
 
-/// Waits for a time from 0 to `max`, from the first poll on. Once that is over, another poll begins another delay.
+/// Waits for a random time from 0 to `max`, from the first poll on. A poll after its end begins another delay.
 fn poll_delay(
     delay: &mut Option<Pin<Box<Sleep>>>,
     max: Duration,
@@ -219,7 +219,7 @@ fn poll_delay(
     polled.map(Ok)
 }
 
-/// `None`: there is no runtime with timers.
+/// `None` if there is no runtime with timers.
 fn start(delay: Duration) -> Option<Pin<Box<Sleep>>> {
     Handle::try_current().ok()?;
     let mut started = None;
@@ -227,7 +227,7 @@ fn start(delay: Duration) -> Option<Pin<Box<Sleep>>> {
     started
 }
 
-/// Uniform, to the nanosecond. Each `RandomState` has keys of its own.
+/// A uniform random duration, to the nanosecond. Each `RandomState` has its own keys.
 pub(crate) fn random_up_to(max: Duration) -> Duration {
     let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
     let random = RandomState::new().hash_one(());
@@ -252,7 +252,7 @@ impl OwnedTicket {
         }
     }
 
-    /// Polls for the permit of the present request; the poll after its answer begins another one.
+    /// Polls for the permit of the present request; the poll after its answer begins another request.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         // A task that acquires in a loop must yield to other tasks.
         let progress = ready!(coop::poll_proceed(cx));
@@ -262,8 +262,8 @@ impl OwnedTicket {
         Poll::Ready(answer)
     }
 
-    /// [`OwnedTicket::poll`] for a permit that is dropped at once. A rate makes no permit here. A policy without a rate refuses, because
-    /// it bounds only permits that are held. Such a request takes no place and does not wait for one.
+    /// [`OwnedTicket::poll`] for a permit that is dropped at once. A rate makes no permit here. A policy without a rate refuses
+    /// the request, because it bounds only permits that are held. Such a request takes no place and does not wait for one.
     #[inline]
     pub(crate) fn poll_spent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AcquireError>> {
         let Self {

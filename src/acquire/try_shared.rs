@@ -1,4 +1,4 @@
-//! A request that a store answers, and that does not wait.
+//! A request to a store that does not wait for its turn.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
-/// A request to a store that does not wait for its turn, only for the reply.
+/// A request to a store. It waits for the reply, but not for its turn.
 /// [`SharedLimiter::try_acquire`](crate::SharedLimiter::try_acquire) returns it.
 ///
 /// # Cancel safety

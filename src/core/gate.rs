@@ -34,7 +34,7 @@ pub(crate) struct Gate {
     // The next two follow from the plan; the fast path reads them here.
     place: Claim,
     follows_time: bool,
-    /// Whether grants have a time although no limit needs it.
+    /// Whether grants record their time although no limit needs it.
     records_grant_time: bool,
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Gate {
     rare: Option<Box<RareState>>,
     /// Whether the state [fits into a word](word_form), apart from its present numbers.
     fits_word: bool,
-    /// Whether a policy of one rate is to be a line.
+    /// Whether a policy of one rate is to be kept as a [line](crate::core::word::packed_rate).
     prefers_line: bool,
     /// The line of the one rate, where it is one.
     line: Option<Box<PackedRateHistory>>,
@@ -51,7 +51,7 @@ pub(crate) struct Gate {
 /// State that few gates need.
 #[derive(Debug, Default)]
 struct RareState {
-    /// The units that permits were granted, by fence, until they come back.
+    /// The units that permits were granted, by fence, until they are released.
     unit_costs: BTreeMap<u64, Arc<UnitCosts>>,
     /// The units in flight of things that former plans counted and the present one does not.
     legacy: InFlight,
@@ -106,7 +106,7 @@ impl Gate {
         gate
     }
 
-    /// The policy, and what its limits say.
+    /// The policy, with the state of each limit.
     #[inline(always)]
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
@@ -138,7 +138,7 @@ impl Gate {
         self.place.holds_place()
     }
 
-    /// Units in flight; of several concurrency limits, as the first counts them.
+    /// Units in flight, as the first concurrency limit counts them.
     pub(crate) fn in_flight(&self) -> u64 {
         self.units_in_flight().next().unwrap_or(0)
     }
@@ -155,7 +155,7 @@ impl Gate {
         counted.chain(self.legacy().map(|(_, units)| *units))
     }
 
-    /// What is in flight that only former plans counted.
+    /// The units in flight that only former plans counted.
     fn legacy(&self) -> impl Iterator<Item = &(Measure, u64)> {
         self.rare.iter().flat_map(|rare| rare.legacy.iter())
     }
@@ -165,7 +165,7 @@ impl Gate {
         self.fence
     }
 
-    /// Sets the fence of the latest grant: other grants have a part in the same sequence.
+    /// Sets the fence of the latest grant, because other grants use the same sequence.
     pub(crate) fn set_granted(&mut self, fence: u64) {
         self.fence = fence;
     }
@@ -202,8 +202,8 @@ impl Gate {
         Ok(self.grant(now, Costs::plain(cost), caller, true))
     }
 
-    /// [`Gate::admit_plain`] of a policy of several limits. It is not inlined, and grants by itself: a grant by one limit would pay for
-    /// a common end of both.
+    /// [`Gate::admit_plain`] of a policy of several limits. It is not inlined, and makes the grant itself: shared code at the end
+    /// would slow down a grant by one limit.
     #[inline(never)]
     fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
         self.limits.admit_by_all(now, cost)?;
@@ -345,7 +345,7 @@ impl Gate {
         rare.legacy.release(fence, costs);
         let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
         if may_be_plain && !self.is_in_flight() {
-            // All permits that were granted by another measure have come back: from now on, places are plain ones.
+            // All permits that were granted by another measure were released: from now on, places are plain ones.
             self.limits.forget_former_measures();
             self.place = Claim::PLACE;
             self.note_word_form();
@@ -365,8 +365,8 @@ impl Gate {
         self.rare.as_ref()?.unit_costs.get(&fence)
     }
 
-    /// The permit of this fence will never come back: the record of its units is removed. What a lease holds comes back when its TTL
-    /// has passed.
+    /// Removes the record of the units of a permit that will never be released. What a lease holds is released when its TTL has
+    /// passed.
     pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
         if claim.names_units()
             && let Some(rare) = &mut self.rare
@@ -403,8 +403,8 @@ impl Gate {
 
     /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
     ///
-    /// A limit that was added after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read
-    /// from the same clock.
+    /// A limit that was added after the grant ignores the report. `rtt_nanos` is the time since the grant, if both were read from
+    /// the same clock.
     pub(crate) fn report(
         &mut self,
         now: Moment,

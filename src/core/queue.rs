@@ -53,7 +53,7 @@ pub(crate) struct Queue {
 struct QueueExtras {
     /// The units of the waiters that name any.
     by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
-    /// When the waiters came, where an observer learns how long they have waited.
+    /// When the waiters came, if an observer gets their waiting times.
     came_at: BTreeMap<WaiterId, Moment>,
     /// The waiters that do not wait for their turn, because the next call to a store answers them.
     tries: BTreeSet<WaiterId>,
@@ -204,7 +204,7 @@ impl Queue {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    /// [`Moment::NEVER`] when there is none, or the request was answered.
+    /// The deadline of a waiter; [`Moment::NEVER`] if it has none, or was answered.
     pub(crate) fn deadline(&self, id: WaiterId) -> Moment {
         self.levels
             .get(id.level())
@@ -249,7 +249,7 @@ impl Queue {
         }
     }
 
-    /// Takes the waker of a waiter. When it is woken, its task polls again and leaves another one.
+    /// Takes the waker of a waiter. When the waker is woken, its task polls again and leaves another one.
     pub(crate) fn take_waker(&mut self, id: WaiterId) -> Option<Waker> {
         self.replace_waker(id, Waker::noop().clone()).ok()
     }
@@ -375,7 +375,7 @@ impl Queue {
     }
 }
 
-/// When the waiters came, which is recorded only where an observer learns how long they have waited.
+/// When the waiters came, which is recorded only if an observer gets their waiting times.
 impl Queue {
     /// Records when a waiter came.
     pub(crate) fn note_arrival(&mut self, id: WaiterId, now: Moment) {
@@ -398,7 +398,8 @@ impl Queue {
 
 /// The waiters that do not wait for their turn.
 impl Queue {
-    /// This waiter does not wait for its turn. Its arrival is forgotten: only the grant of a request that waits is reported.
+    /// Marks a waiter that does not wait for its turn. Its arrival is forgotten: only the grant of a request that waits is
+    /// reported.
     pub(crate) fn add_try(&mut self, id: WaiterId) {
         let extras = self.extras.get_or_insert_default();
         extras.tries.insert(id);
@@ -418,8 +419,8 @@ impl Queue {
 
 /// The waiters that a new plan can never admit.
 impl Queue {
-    /// Finds the waiters whose costs do not fit a new plan; [`Queue::next_misfit`] gives them out. Some may remain of a former plan,
-    /// although they fit the new one.
+    /// Finds the waiters whose costs do not fit a new plan; [`Queue::next_misfit`] returns them. Some may remain of a former
+    /// plan, although they fit the new one.
     pub(crate) fn find_misfits(&mut self, fits: impl Fn(Costs<'_>) -> bool) {
         let misfits = self.waiting().filter(|(_, costs, _)| !fits(*costs));
         let mut misfits: Vec<_> = misfits.map(|(id, ..)| id).collect();
@@ -436,7 +437,7 @@ impl Queue {
             .is_some_and(|extras| !extras.misfits.is_empty())
     }
 
-    /// The first misfit that still waits. Each is given out once.
+    /// The first misfit that still waits. Each is returned once.
     pub(crate) fn next_misfit(&mut self) -> Option<WaiterId> {
         loop {
             let id = self.extras.as_mut()?.misfits.pop()?;

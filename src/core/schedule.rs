@@ -1,8 +1,8 @@
 //! A queue in front of an [authority], as one deterministic state machine.
 //!
 //! Every input that depends on time takes `now`. Actions outside (wakers to wake, reclaims to report) are collected in
-//! [`Effects`]; [`Schedule::next_wake`] says when time matters next, and [`Schedule::run_due`] then does what is due. The caller that
-//! holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
+//! [`Effects`]; [`Schedule::next_wake`] returns when time matters next, and [`Schedule::run_due`] then does what is due. The
+//! caller that holds the lock carries the effects out after unlocking. So a test can drive the schedule without a runtime.
 
 mod authority;
 mod inputs;
@@ -84,14 +84,14 @@ impl Schedule {
 
 /// Time.
 impl Schedule {
-    /// Whether `now` matters to what is decided; if not, any value will do.
+    /// Whether `now` matters to decisions. If not, any value will do.
     pub(crate) fn follows_time(&self) -> bool {
         self.authority.gate().follows_time()
             || self.waiters.queue.has_deadlines()
             || self.waiters.suspension.is_some()
     }
 
-    /// Whether `now` matters to the inputs: to what is decided, or to what an observer learns.
+    /// Whether `now` matters to the inputs: to decisions, or to what is reported to an observer.
     pub(crate) fn reads_clock(&self) -> bool {
         self.follows_time() || self.waiters.queue.knows_arrivals()
     }
@@ -117,7 +117,7 @@ impl Schedule {
 
 /// What is done when time has passed, or when something has changed for the waiters.
 impl Schedule {
-    /// Something has changed for the front of the queue.
+    /// Serves the front of the queue again, after something has changed for it.
     pub(super) fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
         if !self.waiters.queue.is_empty() {
             self.waiters.front_ready_at = now;
@@ -125,8 +125,8 @@ impl Schedule {
         self.run_due(now, effects);
     }
 
-    /// Does what is due before an input is handled, because the input must not change how that ends. It may be undone so far: the timer
-    /// may be late, no runtime with a driver may be left, and no timer runs for the end of a pause while no request waits.
+    /// Does due work before an input is handled, because the input must not change its result. The work may not be done yet: the
+    /// timer may be late, no runtime with a driver may be left, and no timer runs for the end of a pause while no request waits.
     #[inline]
     pub(crate) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
         if self.is_due(now) {
@@ -177,7 +177,7 @@ impl Schedule {
         if self.waiters.is_emptying() {
             self.refusals(now, effects).refuse_all();
             if self.waiters.queue.is_empty() {
-                self.authority.serve(now, &mut self.waiters, effects); // what came back goes to the store
+                self.authority.serve(now, &mut self.waiters, effects); // returned leases go to the store
             }
             return;
         }
@@ -273,7 +273,7 @@ impl Schedule {
         None
     }
 
-    /// A request that is ready to wait. `waker` is taken if the request is queued, and woken when its slot has an answer.
+    /// Handles a request that can wait. `waker` is taken if the request is queued, and woken when its slot has an answer.
     pub(crate) fn request(
         &mut self,
         now: Moment,
@@ -524,8 +524,8 @@ impl Schedule {
         denial
     }
 
-    /// Denies a request that does not wait, and which the limits have just denied; `blocked`: they were not asked. No observer
-    /// learns of it.
+    /// Denies a request that does not wait, and which the limits have just denied; `blocked`: they were not asked. The denial is
+    /// not reported to observers.
     #[inline]
     pub(crate) fn deny(
         &mut self,
@@ -550,7 +550,7 @@ impl Schedule {
 
 /// Limits in a store.
 impl Schedule {
-    /// The session, to give it an input that changes nothing for the waiters. `None`: this process holds the limits.
+    /// The session, to give it an input that changes nothing for the waiters. `None` if this process holds the limits.
     pub(crate) fn session<'a>(
         &'a mut self,
         now: Moment,

@@ -1,10 +1,11 @@
 //! A process and the store that holds its limits.
 //!
 //! The queue, the priorities, deadlines and permits are those of any schedule; only the decision on the front comes from the store. One
-//! call of a key is in flight at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer calls a grant takes.
+//! call of a key is in flight at most. Requests that come meanwhile share the next one: the busier a key, the fewer calls a grant
+//! takes.
 //!
-//! What is to be done outside is returned as an [`Errand`](crate::core::effects::Errand). A *carrier* asks for its
-//! [next trip](SessionStep::next_trip), takes a call to the store, and brings the [answer](SessionStep::answered).
+//! Work to be done outside is returned as an [`Errand`](crate::core::effects::Errand). A *carrier* asks for its [next
+//! trip](SessionStep::next_trip), takes a call to the store, and brings the [answer](SessionStep::answered).
 
 mod back_off;
 mod call;
@@ -47,10 +48,10 @@ pub(crate) use call::{CallAnswer, CallFailed, Trip};
 pub(crate) use denial::Denied;
 pub(crate) use prefetch::PrefetchOptions;
 
-/// Most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
+/// The most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
 const MAX_CALL: usize = 1_000;
 
-/// How a schedule talks to its store, checked. All times are nanoseconds.
+/// The checked options of a session. All times are nanoseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionOptions {
     pub(crate) scope: Scope,
@@ -90,7 +91,7 @@ pub(crate) struct StoreSession {
     back_off: BackOff,
     denials: Denials,
     prefetch: Prefetch,
-    /// For each limit, when the latest ban ends that was reported here, by the store's clock.
+    /// For each limit, the end of the latest ban that was reported here, by the store's clock.
     bans: BTreeMap<usize, u64>,
     /// The policy, as text, that the store has and the next call replaces.
     replaced: Option<String>,
@@ -183,7 +184,7 @@ impl SessionStep<'_> {
         Some(grant)
     }
 
-    /// Grants from prefetched units, which there are only for a policy that counts the plain cost alone. `None`: there are too few.
+    /// Grants from prefetched units, which exist only for a policy that counts the plain cost alone. `None` if there are too few.
     fn grant_prefetched(&mut self, cost: u64, caller: Caller) -> Option<Grant> {
         if self.waiters.suspension.is_some() {
             return None;
@@ -199,8 +200,8 @@ impl SessionStep<'_> {
         Some(self.session.record(self.now, costs, by_store, caller))
     }
 
-    /// Grants while the store does not answer. The outer `Err`: the policy of the fallback can never grant the request. The inner
-    /// one: until when the request must wait.
+    /// Grants while the store does not answer. The outer `Err` means that the policy of the fallback can never grant the request.
+    /// The inner one holds the end of the wait.
     fn admit_by_fallback(
         &mut self,
         costs: Costs<'_>,
@@ -215,7 +216,7 @@ impl SessionStep<'_> {
         Ok(fallback.admit(self.now, costs, caller, gate))
     }
 
-    /// A request has come that is decided without the store: it is time to find out whether the store answers again.
+    /// Called when a request is decided without the store, to find out whether the store answers again.
     fn probe_store(&mut self) {
         if self.session.back_off.asks_from <= self.now && !self.session.calls.is_in_flight() {
             self.session.fallback.probes = true;
@@ -230,7 +231,7 @@ impl SessionStep<'_> {
         if self.waiters.queue.is_empty()
             && let Some(grant) = self.admit(costs, caller)
         {
-            return Ok(Some(grant)); // whatever the store has denied since it granted the prefetched units
+            return Ok(Some(grant)); // even if the store has denied requests since it granted the units
         }
         let mut bans = Vec::new();
         let denial = if self.session.fallback.is_active {

@@ -1,4 +1,4 @@
-//! The three channels, and what a request brings and takes.
+//! The three channels, the options of a request, and its answers.
 
 pub(in crate::manager) mod answer;
 pub(in crate::manager) mod in_channel;

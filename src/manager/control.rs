@@ -47,7 +47,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
+    /// Grants nothing for this long, or with [`Duration::MAX`] until the limiter is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.control(|schedule, now, effects| {
@@ -82,7 +82,7 @@ impl Manager {
         }
     }
 
-    /// Refuses later requests; those that wait are served if it `drains`.
+    /// Refuses later requests. Requests that wait are served if it `drains`.
     pub(crate) fn close(self: &Arc<Self>, drains: bool) {
         self.visit()
             .after_due()
@@ -120,7 +120,7 @@ impl Manager {
             .unwrap_or_else(|| self.totals_of(&self.lock().schedule))
     }
 
-    /// The same for a manager that is only a word of places.
+    /// [`Manager::totals`] of a manager that is only a word of places.
     pub(super) fn totals_of_word(&self) -> Option<KeyTotals> {
         let (WordValue::Places { units }, granted) = self.state.content_of_word()? else {
             return None;

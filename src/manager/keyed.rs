@@ -18,7 +18,7 @@ use crate::strategy::{Moment, StateWords};
 pub(crate) struct AtRest {
     /// When it is reset; [`Moment::NEVER`] if time does not reset it.
     pub(crate) reset_at: Moment,
-    /// Reset now.
+    /// Whether it is reset now.
     pub(crate) is_new: bool,
     pub(crate) last: FinalTotals,
 }
@@ -26,7 +26,7 @@ pub(crate) struct AtRest {
 /// What outlives a manager.
 #[derive(Debug)]
 pub(crate) struct FinalTotals {
-    /// With the fence of the latest grant, which is the number of grants.
+    /// These include the fence of the latest grant, which is the number of grants.
     pub(crate) totals: KeyTotals,
     /// Whether grants held places.
     pub(crate) holds_places: bool,
@@ -108,8 +108,8 @@ impl ActiveKey<'_> {
         self.0.lock().schedule.outlook().drained_after()
     }
 
-    /// Gives the schedule an input while the caller holds another lock. `None`: nothing is left to do. Only one batch of due work
-    /// runs before the input. Running all of it would call foreign code under that lock.
+    /// Gives the schedule an input while the caller holds another lock. `None` if nothing is left to do. Only one batch of due
+    /// work runs before the input. Running all of it would call foreign code under that lock.
     pub(crate) fn change_later(
         self,
         input: impl FnOnce(&mut Schedule, Moment, &mut Effects),

@@ -1,8 +1,8 @@
 //! The manager itself: how it begins and ends, its lock, and its observers.
 //!
 //! The permit of a rate releases nothing when it is dropped, and few are settled. A handle in each permit would take two atomic
-//! writes for every grant, a quarter of the cost of a decision. So the permit keeps only the random part of its id, which finds its
-//! manager among the [registered ones](Manager::find).
+//! writes for every grant, a quarter of the cost of a decision. So the permit keeps only the random part of its id, by which its
+//! manager is found among the [registered ones](Manager::find).
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,7 +54,7 @@ pub(crate) struct OutsideLock {
     pub(super) observer: Observers,
 }
 
-/// What the managers of many keys have in common. A limiter that is no key has one for itself.
+/// What the managers of many keys have in common. A limiter without keys has its own.
 #[derive(Debug)]
 pub(crate) struct PerPlan {
     /// The plan that the managers begin with.
@@ -87,8 +87,8 @@ pub(crate) struct PerLimiter {
     pub(crate) store_link: Option<Arc<StoreLink>>,
 }
 
-/// What only a registered manager has: its word decides rates. A key's rate is decided in its table while it is idle, and a key
-/// with a manager mostly has waiters.
+/// What only a registered manager has: its word decides rates. The manager of a key does not need it: while the key is idle, its
+/// rate is decided in the table, and a key with a manager mostly has waiters.
 #[derive(Debug)]
 pub(super) struct Registered {
     /// The origin of the clock that the limiter was built with. Readings of it need no lock.
@@ -129,7 +129,7 @@ impl PerPlan {
         }
     }
 
-    /// The same for managers that begin with another plan.
+    /// A copy for managers that begin with another plan.
     pub(crate) fn with_plan(&self, plan: Arc<Plan>) -> Self {
         Self::new(
             plan,
@@ -209,8 +209,8 @@ impl Manager {
         manager
     }
 
-    /// The manager of a new key, after the grant of this fence at `now`. One of plain places is only a word, if it has no observer
-    /// and nothing holds it back.
+    /// The manager of a new key, after the grant of this fence at `now`. A manager of plain places is only a word, if it has no
+    /// observer and nothing holds requests back.
     pub(crate) fn of_new_key(
         common: Arc<PerPlan>,
         number: u64,
@@ -286,8 +286,8 @@ impl Manager {
         self.state.lock()
     }
 
-    /// The lock for a new request, and the present moment. The clock is read before, if it is likely to be needed: under the lock
-    /// that would keep others waiting. A `reading` that was just taken is used.
+    /// Takes the lock for a new request, and reads the present moment. If the clock is likely to be needed, it is read before the
+    /// lock is taken, so that no other thread waits for it. A `reading` that was just taken is used.
     #[inline(always)]
     pub(super) fn lock_for_request(&self, reading: Option<Reading>) -> (Locked<'_>, Moment) {
         let common = self.common();
@@ -304,8 +304,9 @@ impl Manager {
         (state, now)
     }
 
-    /// A [peek](Guarded::peek) at the state, and the present moment; a word of a rate needs a `reading`. `None`, too, if that is
-    /// behind the latest reading under the lock: it has lost a race, or is of another clock, so the clock must be read again.
+    /// A [peek](Guarded::peek) at the state, and the present moment; a word of a rate needs a `reading`. Also `None` if the
+    /// reading is behind the latest one under the lock: it has lost a race, or is of another clock, so the clock must be read
+    /// again.
     #[inline(always)]
     pub(super) fn peek_at(
         &self,
@@ -346,7 +347,7 @@ impl Manager {
         });
     }
 
-    /// A request waits from now on. Returns what observers keep with it. Called outside every lock.
+    /// Records that a request waits from now on. Returns the data that observers keep about it. Called outside every lock.
     #[cold]
     #[inline(never)]
     pub(crate) fn begin_wait(&self, options: &RequestOptions) -> Option<WaitSpan> {

@@ -1,4 +1,4 @@
-//! What a manager does whose limits are in a store.
+//! The parts of a manager whose limits are in a store.
 
 mod at_store;
 mod carrier;

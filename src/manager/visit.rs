@@ -50,7 +50,7 @@ impl Manager {
         self.visit().after_due().change(input)
     }
 
-    /// Asks the schedule something that changes nothing, after all that is due is done. It allocates no state.
+    /// Asks the schedule a question, after all due work is done. A question changes nothing, and allocates no state.
     pub(crate) fn ask<R>(self: &Arc<Self>, question: impl FnOnce(Outlook<'_>, Moment) -> R) -> R {
         if let Some(copy) = self.state.copy_of_word() {
             return question(copy.schedule.outlook(), copy.clock.latest());
@@ -96,8 +96,8 @@ impl<'a> Visit<'a> {
         Self::new(manager, state, now)
     }
 
-    /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
-    /// It is for inputs that would take from the waiters what is due to them.
+    /// Does all due work: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
+    /// Used for inputs that would otherwise take units that are due to waiters.
     #[inline]
     pub(super) fn after_due(self) -> Self {
         if self.is_due() { self.run_due() } else { self }
@@ -131,7 +131,7 @@ impl<'a> Visit<'a> {
         result
     }
 
-    /// [`Visit::change`] while the caller holds another lock: it must apply the rest when it holds none.
+    /// [`Visit::change`] while the caller holds another lock: the caller must apply the rest when it holds no lock.
     pub(super) fn change_later<R>(
         mut self,
         input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R,
@@ -140,7 +140,7 @@ impl<'a> Visit<'a> {
         let now = state.clock.now();
         let result = input(&mut state.schedule, now, &mut self.effects);
         state.time_begins_to_matter(None, &mut self.effects);
-        // A future that is polled outside every runtime relies on the drivers of other waiters: this is one more.
+        // A future that is polled outside every runtime relies on the drivers of other waiters, so one is started here, too.
         if state.schedule.next_wake() != Moment::NEVER {
             self.timers.start = state.ensure_driver_here().ok().flatten();
         }
@@ -187,7 +187,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Unlocks after a grant in place: it changes no waiter's time, but the permit's own TTL may be the first to end.
+    /// Unlocks after a grant in place. Such a grant changes no waiter's time, but the permit's own TTL may be the first to end.
     #[inline(always)]
     pub(super) fn end_after_grant(manager: &'a Arc<Manager>, state: Locked<'a>, grant: &Grant) {
         if grant.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
@@ -255,8 +255,8 @@ fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 impl Driven for Manager {
-    /// One visit to the lock decides all, so that the driver does not lock against the waiters that it wakes: until when it may
-    /// sleep is known before they run. What they change calls it again.
+    /// One visit to the lock decides everything, so that the driver does not contend with the waiters that it wakes. The end of
+    /// its sleep is known before they run. If they make it due sooner, they call it again.
     fn run_due(self: Arc<Self>) -> Next {
         let mut effects = Effects::default();
         loop {

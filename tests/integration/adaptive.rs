@@ -86,7 +86,7 @@ async fn watch(end: Instant, limit: impl Fn() -> u64) -> Vec<u64> {
     seen
 }
 
-/// A rule, and where the limit is to settle.
+/// A rule, and the range in which the limit is to settle.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     adapt: Adapt,

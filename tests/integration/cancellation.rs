@@ -14,9 +14,9 @@ enum DroppedWhen {
     AtTheFront,
     Behind,
     PolledAgain,
-    /// It is granted, and has not taken its permit.
+    /// The request is granted, and has not taken its permit.
     Granted,
-    /// It was granted, the task was woken, and another was granted since.
+    /// The request was granted, its task was woken, and another request was granted since.
     GrantedLongAgo,
 }
 
@@ -83,7 +83,7 @@ async fn witness_served_at(
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_acquire_delays_no_other_request_in_any_state_under_any_strategy() {
-    // Windows of the wall clock lie elsewhere in each run, so they have no reference.
+    // Windows of the wall clock begin at another instant in each run, so they have no reference.
     for policy in every_strategy()
         .into_iter()
         .filter(|policy| !policy.to_string().contains("wall clock"))

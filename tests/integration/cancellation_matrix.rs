@@ -84,7 +84,7 @@ fn policies() -> [Policy; 2] {
     .map(|places| Policy::from(places).and(hour))
 }
 
-/// Gives the future of `make` up at each await point in every way. All units are held at first, and returned one limiter after
+/// Gives up the future of `make` at each await point in every way. All units are held at first, and returned one limiter after
 /// another. `make` counts the units that its future spends for good. Returns the number of polls of a future that completes.
 async fn at_each_await_point<F>(
     limiters: &dyn Fn() -> Vec<Limiter>,

@@ -77,7 +77,7 @@ async fn a_limiter_whose_policy_changes_often_still_grants() {
                     .unwrap();
             }
             let least = match kind(secs(60)) {
-                // Windows on a grid miss some boundaries: those of the grid that is not in force at that time.
+                // Windows on a grid miss the boundaries of a grid that is not in force at that time.
                 limit if limit == FixedWindow::new(1, secs(60)).into() => 80,
                 // A unit of a counter counts until two windows have passed.
                 limit if limit == SlidingWindow::counter(1, secs(60)).into() => 80,

@@ -1295,7 +1295,7 @@ fn appended() -> impl Strategy<Value = (IpAddr, u8, Vec<u8>)> {
     (any_ip(), any::<u8>(), bytes())
 }
 
-/// An element as the grammar has it, with the quoted parameter before or behind the address.
+/// An element by the grammar, with the quoted parameter before or behind the address.
 fn element(header: ForwardedHeader, (address, form, parameter): &(IpAddr, u8, Vec<u8>)) -> Vec<u8> {
     let node = node(*address, *form);
     if header == ForwardedHeader::XForwardedFor {

@@ -1,4 +1,4 @@
-//! An error has its cause once, as its source. Its message says what is wrong and what to do.
+//! An error has its cause once, as its source. Its message states what is wrong and what to do.
 
 use std::error::Error;
 use std::iter::successors;

@@ -105,7 +105,7 @@ async fn a_grant_after_a_wait_names_the_request_and_how_long_it_waited() {
         let (mut first, mut second) = (queued(first.acquire()), queued(second));
         sleep(ms(7)).await;
         held.release();
-        yield_now().await; // to the driver
+        yield_now().await; // the driver runs
         let permit = assert_ready_ok!(first.poll());
         let reported = events.0.lock().unwrap().clone();
         let [(Some(name), kind)] = &reported[..] else {
@@ -656,8 +656,8 @@ async fn the_snapshot_counts_as_many_events_as_were_reported() {
                     _ => {}
                 },
                 _ => match below(2) {
-                    0 => sleep(ms(below(9))).await, // with the driver
-                    _ => assert_pending!(task::spawn(advance(ms(below(9)))).poll()), // before it
+                    0 => sleep(ms(below(9))).await, // the driver runs in time
+                    _ => assert_pending!(task::spawn(advance(ms(below(9)))).poll()), // the driver has not run
                 },
             }
             let (now, reported) = (limiter.snapshot(), events.0.lock().unwrap());

@@ -31,7 +31,7 @@ struct Kind {
 
 const PLACES: u64 = 3;
 const DEADLINE: Duration = ms(500);
-/// A time that is enough for anything on a busy machine.
+/// A time that is enough for any step on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -77,7 +77,7 @@ impl Kind {
         (proxy, direct, url)
     }
 
-    /// A limiter of one process, with a store of its own. The clock of the process differs from the server's as `clock` says.
+    /// A limiter of one process, with a store of its own. The clock of the process differs from the server's by `clock`.
     fn process(&self, url: &str, clock: Clock, name: &str, policy: &str) -> SharedLimiter {
         let store = WithClock {
             store: (self.open)(url),
@@ -90,7 +90,7 @@ impl Kind {
     }
 }
 
-/// By how much the clock of a server is ahead of that of a process, or behind.
+/// The clock of a process, compared with the clock of the server.
 #[derive(Debug, Clone, Copy)]
 enum Clock {
     Right,

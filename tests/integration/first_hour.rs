@@ -1,5 +1,5 @@
-//! The first attempts of a user who comes from another limiter: their guesses compile, or fail with an error that explains the fault.
-//! The calls that the README lists for other limiters are written here in the same way.
+//! The first attempts of users who come from another limiter: their guesses compile, or fail with an error that explains the
+//! fault. The calls that the README lists for other limiters are written here in the same way.
 
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ async fn silent_mistakes_are_now_reported() -> Outcome {
         .build()?;
     let items: Vec<_> = stream::iter(1..4).try_throttled(&full).collect().await;
     assert!(matches!(&items[..], [Ok(1), Err(_)]), "{items:?}");
-    // `drained` of an open limiter ends when nothing is out.
+    // `drained` of an open limiter ends when no permit is out.
     timeout(ms(1), places.drained()).await?;
     // A second observer does not replace the first.
     let reported = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
@@ -250,7 +250,8 @@ async fn errors_name_the_limit_the_number_and_the_way_out() -> Outcome {
     Ok(())
 }
 
-/// A fast throttle without a burst keeps its rate by the precise timer; without it, the docs say what it reaches.
+/// A fast throttle without a burst keeps its rate by the precise timer; without it, the throttle reaches the rate that the docs
+/// state.
 #[tokio::test]
 async fn a_pace_without_a_burst_is_never_exceeded() -> Outcome {
     let limiter = Limiter::builder(Throttle::every(ms(1)))

@@ -72,7 +72,7 @@ async fn a_waiting_group_is_granted_when_the_last_of_its_limiters_admits() {
     );
 }
 
-/// A waiter of a group does not hold up a limiter that would admit others.
+/// A waiter of a group does not block a limiter that would admit others.
 #[tokio::test(start_paused = true)]
 async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     let (busy, free) = (
@@ -84,7 +84,7 @@ async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
     let other = free.try_acquire().unwrap();
-    drop(out); // now the group has the place of the busy one, and gives it back to wait for the free one
+    drop(out); // the group gets the place of the busy one, and returns it to wait for the free one
     assert_pending!(waiting.poll());
     let out = busy.try_acquire().unwrap();
     drop(other);

@@ -12,7 +12,7 @@ use crate::common::Random;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{Limiter, MaxConcurrency, Permit, Priority};
 
-/// Polls the request this many times, woken or not, and then drops it; or waits for the permit.
+/// Polls the request this many times, whether or not it was woken, and then drops it; or waits for the permit.
 async fn acquire(
     limiter: &Limiter,
     cost: u64,

@@ -1,4 +1,5 @@
-//! Hostile clients and upstreams, and functions of the application that panic: permits come back, and the limiter goes on.
+//! Hostile clients and upstreams, and functions of the application that panic: permits are released, and the limiter continues to
+//! work.
 
 use std::convert::Infallible;
 use std::future::{Future, pending, ready};
@@ -54,7 +55,7 @@ async fn comes_to_rest(limiter: &Limiter) {
 
 // ---- over connections ----
 
-/// Serves one connection after another by hyper alone, which leaves more to the service than a router of axum does.
+/// Serves one connection after another by hyper alone. More cases reach the service than behind a router of axum.
 async fn serve<S, B>(is_http2: bool, service: S) -> SocketAddr
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
@@ -435,7 +436,7 @@ fn panics() -> bool {
     true
 }
 
-/// Runs a call to its end or panic, and checks that the limiter goes on.
+/// Runs a call to its end or panic, and checks that the limiter still works.
 async fn check_panic<F: Future>(limiter: &Limiter, call: impl FnOnce() -> F) {
     let caught = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(future) => AssertUnwindSafe(future).catch_unwind().await.is_err(),

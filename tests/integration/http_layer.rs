@@ -462,7 +462,7 @@ async fn other_refusals_have_statuses_of_their_own_and_no_empty_fields() {
         request(),
     )
     .await;
-    assert_eq!(unit.status(), 500); // the layer does not say how many tokens
+    assert_eq!(unit.status(), 500); // the layer sets no number of tokens
 
     let limiter = Limiter::new("2/min burst 2").unwrap();
     let layer = LimitLayer::new(limiter.clone());
@@ -569,7 +569,7 @@ async fn a_refusal_names_the_problem_of_its_answer() {
     );
 }
 
-/// The refusals of requests with a wait and without one name the same cause.
+/// The refusals of requests that may wait and of requests that may not name the same cause.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_after_a_wait_names_the_same_cause_as_an_immediate_one() {
     let pause = Duration::from_secs(60);
@@ -660,7 +660,7 @@ async fn a_refusal_after_a_wait_names_the_same_cause_as_an_immediate_one() {
     }
 }
 
-/// A fixed bug: behind other requests, a refusal in a pause named the first limit, and did not say when the pause ends.
+/// A fixed bug: behind other requests, a refusal in a pause named the first limit, and did not state the end of the pause.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_behind_other_requests_in_a_pause_names_the_pause() {
     for (policy, held, expected) in [
@@ -1082,7 +1082,7 @@ async fn a_full_queue_sheds_load() {
     assert_eq!(in_flight(&limiter), (0, 0));
 
     let _held = call(&service, request()).await;
-    assert_eq!(status(&service, request()).await, 503); // only a release would have helped
+    assert_eq!(status(&service, request()).await, 503); // only a release would have admitted it
     assert_eq!(in_flight(&limiter), (1, 0));
 }
 
@@ -1360,7 +1360,7 @@ async fn a_penalty_counts_reported_failures_and_its_own_denials() {
     assert_eq!(status(&guess, from_peer(1)).await, 401);
     assert_eq!(used(1), 11);
     assert_eq!(status(&guess, from_peer(1)).await, 429);
-    assert_eq!(used(1), 12); // the attempt alone
+    assert_eq!(used(1), 12); // only the attempt is charged
     assert_eq!(status(&guess, from_peer(2)).await, 401);
     assert_eq!(used(2), 5);
 }
@@ -1391,7 +1391,7 @@ async fn a_penalty_in_a_store_holds_for_all_processes() {
     assert_eq!(left(1).await, 9);
     for (answer, then) in [(401, 4), (401, 0), (429, 0)] {
         assert_eq!(status(&guess, from_peer(1)).await, answer);
-        sleep(ms(1)).await; // the store learns of it in the background
+        sleep(ms(1)).await; // the store gets it in the background
         assert_eq!(left(1).await, then);
     }
     assert_eq!(status(&welcome, from_peer(1)).await, 429);
@@ -1429,7 +1429,8 @@ async fn a_penalty_in_a_store_holds_for_all_processes() {
     }
 }
 
-/// Fixed bugs: events of requests through a layer named a line of this crate, and said that each grant of a store had waited.
+/// Fixed bugs: events of requests through a layer named a line of this crate, and reported each grant of a store as one that had
+/// waited.
 #[tokio::test(start_paused = true)]
 async fn events_name_the_line_that_made_the_layer() {
     type Frame = Result<http_body::Frame<Bytes>, Infallible>;
@@ -1567,7 +1568,7 @@ async fn a_limiter_whose_store_is_down_follows_on_store_down() {
         sleep(Duration::from_secs(9)).await;
         store.set(Way::Open);
         for _ in 0..2 {
-            drop(call(&service, request()).await); // a request under the local fallback may notice it
+            drop(call(&service, request()).await); // a request under the local fallback may find that the store answers again
             sleep(Duration::from_secs(1)).await;
         }
         let mut reported = std::mem::take(&mut *reported.lock().unwrap());

@@ -430,7 +430,7 @@ async fn requests_and_tokens_are_distinguished() {
     }
 }
 
-/// Anthropic's quotas have hyphens in their names, and costs mostly have underscores.
+/// Anthropic's quotas have hyphens in their names. The units of costs mostly have underscores.
 #[tokio::test(start_paused = true)]
 async fn a_unit_is_the_same_with_a_hyphen_and_with_an_underscore() {
     for (unit, left, waits) in [
@@ -810,7 +810,7 @@ proptest! {
     }
 }
 
-/// Over a connection: the server denies one caller, and all callers of that host wait, while those of another host go on.
+/// Over a connection: the server denies one caller, and all callers of that host wait, while those of another host continue.
 #[tokio::test]
 async fn over_http_all_callers_of_a_host_pause_while_another_host_goes_on() {
     let serve = async |denials: usize| {

@@ -40,7 +40,8 @@ fn arrived(handle: &mut MockHandle) -> SendResponse<Response<String>> {
         .1
 }
 
-/// Polls a call that has no answer yet, and again whenever it is woken: a key may be found, and a store answer, in the background.
+/// Polls a call that has no answer yet, and again whenever it is woken: a key may be found in the background, and a store may
+/// answer there.
 async fn proceed<F: Future<Output: Debug>>(call: &mut task::Spawn<F>) {
     assert_pending!(call.poll());
     for _ in 0..10 {
@@ -51,7 +52,7 @@ async fn proceed<F: Future<Output: Debug>>(call: &mut task::Spawn<F>) {
     }
 }
 
-/// The limiter behind a layer. Of two layers it is the limiter of the first, and then that of the second.
+/// The limiter behind a layer. For two layers, it is the limiter of the first, and then that of the second.
 trait Behind {
     async fn take(&self) -> Permit;
 
@@ -97,7 +98,7 @@ impl Behind for (Limiter, Limiter) {
     }
 }
 
-/// Granted, in flight, and queued. Stores learn of a release in the background.
+/// Granted, in flight, and queued. A release reaches the store in the background.
 async fn numbers(limiter: &impl Behind) -> [u64; 3] {
     sleep(ms(1)).await;
     let numbers = limiter.snapshot();
@@ -459,7 +460,7 @@ async fn clones_share_the_back_pressure_of_the_service() {
             assert!(clone.is_woken());
             if clone.poll_ready().is_ready() {
                 let mut call = task::spawn(clone.call(request()));
-                proceed(&mut call).await; // it is called now
+                proceed(&mut call).await; // the service is called now
                 calls.push(call);
             }
         }

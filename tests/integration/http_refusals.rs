@@ -498,7 +498,7 @@ async fn on_refusal_can_add_to_the_default_answer() {
     );
 }
 
-/// The docs of `by_future` say it: `wait` does not bound the future, but the future can have a timeout of its own.
+/// As the docs of `by_future` state, `wait` does not bound the future, but the future can have its own timeout.
 #[tokio::test(start_paused = true)]
 async fn a_lookup_that_hangs_is_bounded_by_its_own_timeout() {
     let limiter = KeyedLimiter::<u64>::new("9/min").unwrap();
@@ -763,7 +763,7 @@ async fn the_wait_of_a_refusal_of_grpc_is_rounded_up_to_a_millisecond() {
         ("1/min", Duration::from_micros(59_249_999), "751", "1"),
         ("1/min", Duration::from_micros(59_999_999), "1", "1"),
         ("1/hour", Duration::ZERO, "3600000", "3600"),
-        // A signed number of 32 bits: what is no such number asks the client never to retry.
+        // A signed number of 32 bits: any other value asks the client never to retry.
         ("1/100d", Duration::ZERO, "2147483647", "8640000"),
     ] {
         let service = LimitLayer::new(Limiter::new(interval).unwrap())

@@ -44,7 +44,7 @@ fn retry_after(family: UpstreamFamily, text: &str) -> (Option<Duration>, bool) {
     })
 }
 
-/// Each quota as one line: name, unit, limit, what remains, seconds to the reset, window.
+/// Each quota as one line: name, unit, limit, remaining, seconds to the reset, window.
 fn quotas(family: UpstreamFamily, text: &str) -> Vec<String> {
     read(family, OK, text, |answer| {
         assert_eq!(answer.malformed(), [""; 0], "{text}");
@@ -146,7 +146,7 @@ fn no_duration_is_longer_than_the_cap() {
 
 #[test]
 fn an_instant_is_measured_against_the_date_of_the_answer() {
-    // The upstream's clock is a day behind, and two digits of its year are those of its own date.
+    // The upstream's clock is a day behind, and a year of two digits is resolved by its own date.
     let date = "date: Sun, 22 Nov 2026 01:00:00 GMT";
     let after = "retry-after: Sun, 22 Nov 2026 01:00:07 GMT";
     assert_eq!(
@@ -851,7 +851,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
         signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &both),
         expected
     );
-    // then of the quotas that do not say what remains, as Azure may answer,
+    // then of the quotas without a remaining number, as Azure may answer,
     for unknown in [
         "x-ratelimit-reset-requests: 55",
         "x-ratelimit-remaining-requests: -1\nx-ratelimit-reset-requests: 55",
@@ -911,7 +911,7 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
     );
 }
 
-/// The fields describe a subscription. If a customer pays for more, a successful answer can say `rejected`, too.
+/// The fields describe a subscription. If a customer pays for more, a successful answer can contain `rejected`, too.
 #[test]
 fn a_denial_by_anthropic_may_name_the_reset_of_a_subscription() {
     let rejected = format!(
@@ -1160,8 +1160,8 @@ fn nearly_a_dictionary() -> impl Strategy<Value = String> {
     ]))
 }
 
-/// The answer of another parser to the field `RateLimit` of draft-10: the numbers, or `None` if it is malformed. It is so here too if
-/// a line is not a list of its own, because a string is open at its end.
+/// The answer of another parser to the field `RateLimit` of draft-10: the numbers, or `None` if it is malformed. Here it is also
+/// `None` if a line is not a list of its own, because a string is open at its end.
 fn by_sfv(lines: &[String]) -> Option<Vec<(String, i64, Option<i64>)>> {
     let parse = |text: &str| sfv::Parser::new(text).parse::<sfv::List>().ok();
     let _lists = lines
@@ -1234,7 +1234,7 @@ proptest! {
         let keys = ["limit", "remaining", "reset"];
         let expected = other.as_ref().is_some_and(|other| keys.iter().filter_map(|key| other.get(*key)).all(natural));
         prop_assert!(expected || !answer.malformed().is_empty(), "{}", line);
-        // A key that came twice may have been wrong the first time: the other parser keeps only the last one.
+        // If a key comes twice, its first value may be malformed: the other parser keeps only the last one.
         let repeats = keys.iter().any(|key| line.matches(key).count() > 1);
         prop_assert!(!expected || repeats || answer.malformed().is_empty(), "{}", line);
     }

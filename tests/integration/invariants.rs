@@ -358,7 +358,7 @@ async fn invariant_6_idle_is_free_a_pause_costs_no_poll_and_leaves_no_timer() {
             limiter.pause_for(if resumed { Duration::MAX } else { ms(400) });
             sleep(ms(200)).await;
             // Each is polled when it starts; if it waited, once more when it is granted; and if it was granted, once more after its
-            // sleep. Where time did not matter before, those that wait are polled to start a driver.
+            // sleep. If time did not matter before, requests that wait are polled to start a driver.
             let start_driver = if policy == MaxConcurrency::new(3).into() {
                 30 - before_pause
             } else {

@@ -26,7 +26,7 @@ async fn delays_are_random_from_0_to_the_longest() {
         assert!(start.elapsed() <= ms(1_000) + TICK, "{:?}", start.elapsed());
         delays.insert(start.elapsed());
     }
-    // Each bound is missed once in 10^9 runs, and more seldom.
+    // Each bound is missed at most once in 10^9 runs.
     assert!(
         delays.len() > 50
             && *delays.first().unwrap() < ms(200)

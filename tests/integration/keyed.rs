@@ -493,7 +493,7 @@ async fn a_tier_that_changes_keeps_what_was_used() {
     drop(alice);
 }
 
-/// As above, from a policy whose keys can be idle to one whose keys are always active.
+/// As above, for a change from a policy whose keys can be idle to one whose keys are always active.
 #[tokio::test(start_paused = true)]
 async fn an_idle_key_whose_new_tier_makes_it_active_keeps_what_was_used() {
     let (minute, pays) = (Duration::from_secs(60), Arc::new(AtomicBool::new(false)));

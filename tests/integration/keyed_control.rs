@@ -152,7 +152,7 @@ proptest! {
                         key_until[key as usize] = Instant::now() + pause;
                     }
                     Step::SetPolicy { policy, in_proportion } => {
-                        // A limiter still knows what its former policies counted; a key that was forgotten in between does not.
+                        // A limiter keeps what its former policies counted; a key that was forgotten in between does not.
                         if present == PER_REQUEST.parse().unwrap() && held.iter().any(|(permit, _)| permit.cost() > 1) {
                             continue;
                         }

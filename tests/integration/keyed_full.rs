@@ -1,4 +1,4 @@
-//! A full table of keys: which key is evicted, and that one is evicted whenever possible.
+//! A full table of keys: which key is evicted, and that a key is evicted whenever possible.
 
 use std::time::Duration;
 

@@ -328,7 +328,7 @@ async fn keys_that_panic_leave_nothing_behind() {
     armed.store(false, Ordering::Relaxed);
     assert_eq!(keyed.len(), 64);
     advance(ms(100)).await;
-    // All are reset; whichever shard a new key falls into, the keys of the other make room for it.
+    // All are reset; whichever shard a new key belongs to, the keys of the other shard make room for it.
     for number in 64..128 {
         assert!(keyed.try_acquire(&key(number)).is_ok(), "{number}");
         advance(ms(1)).await;

@@ -13,7 +13,7 @@ use tollgate::{
     UpstreamSignal,
 };
 
-/// This holds for every policy, with a clock and without one, and for requests from before the pause and during it.
+/// A pause holds for every policy, with a clock and without one, and for requests from before the pause and during it.
 #[tokio::test(start_paused = true)]
 async fn all_requests_wait_for_the_end_of_a_pause_and_are_granted_in_order() {
     for policy in every_strategy() {

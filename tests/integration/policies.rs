@@ -54,7 +54,7 @@ async fn limiter_at(limiter: &Limiter, millis: u64) {
     advance(ms(millis)).await;
 }
 
-/// Trap: a retry-after in whole seconds. A wait below a second is reported as 0, and one of a second and a half as 1.
+/// Trap: a retry-after in whole seconds. A wait below a second is reported as 0, and a wait of a second and a half as 1.
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_is_not_cut_to_whole_seconds() {
     let odd = ns(1_500_000_001);

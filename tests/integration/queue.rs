@@ -347,7 +347,7 @@ async fn the_snapshot_has_the_counts_and_the_time_of_the_next_grant() {
     );
 }
 
-/// Several hundred waiters come through at one instant: they are woken in batches, in order.
+/// Several hundred waiters are served at one instant: they are woken in batches, in order.
 #[tokio::test(start_paused = true)]
 async fn a_large_release_serves_all_that_fit_in_order() {
     // Outside tokio's cooperative budget, which is 128 polls: all join the queue in one go.

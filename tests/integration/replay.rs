@@ -1,4 +1,4 @@
-//! The line that replays a random test which failed.
+//! The line that replays a failed random test.
 
 use crate::common::replay::{line, module};
 

@@ -53,7 +53,7 @@ const ROOMS: [&str; 31] = [
 
 const PURE_ROOMS: [&str; 2] = ["strategy", "core"];
 
-/// What a pure room may not name: a runtime, a clock, a log, a lock, a thread, a waker that it wakes.
+/// The names that are forbidden in a pure room: a runtime, a clock, a log, a lock, a thread, a waker that it wakes.
 const IMPURE: [&str; 16] = [
     "tokio",
     "Instant::now",

@@ -346,7 +346,7 @@ fn a_denial_on_a_slower_clock_than_the_one_read_under_the_lock_does_not_wait_for
     });
 }
 
-/// Runs `call` in the destructor of a thread-local, before or after those of tokio's thread-locals. Returns what it has returned.
+/// Runs `call` in the destructor of a thread-local, before or after those of tokio's thread-locals. Returns its result.
 fn in_a_destructor<R: Send + 'static>(
     after_tokio: bool,
     call: impl FnOnce() -> R + Send + 'static,

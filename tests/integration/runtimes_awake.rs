@@ -20,8 +20,8 @@ fn multi_thread() -> Runtime {
         .unwrap()
 }
 
-/// One place, which is taken; a driver in a runtime that is never polled again; a task that waits in another runtime, which is
-/// polled.
+/// A limiter of one place, which is taken, a driver in a runtime that is never polled again, and a task that waits in another
+/// runtime, which is polled.
 struct DriverAsleep {
     limiter: &'static Limiter,
     out: Permit,

@@ -259,8 +259,8 @@ async fn a_shorter_ttl_that_has_passed_already_makes_room_for_waiters_at_once() 
     assert!(waiting.is_woken() && !late.is_live());
 }
 
-/// Two fixed bugs: without a TTL, permits went on getting one of a hundred years, counted from no known instant, and a timer
-/// with it.
+/// Two fixed bugs: after a change to a policy without a TTL, permits got a TTL of a hundred years, which counted from no known
+/// instant, and a timer for it.
 #[tokio::test(start_paused = true)]
 async fn a_ttl_that_was_taken_away_is_gone_and_those_granted_meanwhile_never_get_one() {
     let limiter = limiter(MaxConcurrency::new(3).ttl(ms(100)));
@@ -472,8 +472,8 @@ async fn a_storm_of_changes_strands_no_waiter_and_leaves_nothing_behind() {
     );
 }
 
-/// On threads and the real clock, with everything at once: no more is in flight than the largest policy allows, and all is
-/// released.
+/// On threads and the real clock, with everything at once: no more units are in flight than the largest policy allows, and all
+/// are released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_from_several_threads_exceed_no_limit_and_lose_no_waiter() {
     let policies = [

@@ -44,7 +44,7 @@ async fn a_rate_is_one_for_all_processes() {
             start.elapsed()
         );
     }
-    sleep(ms(2_000)).await; // four processes compete for each instant, and ask up to 100 ms later for it
+    sleep(ms(2_000)).await; // four processes compete for each instant, and ask up to 100 ms after it
     assert_eq!(granted.load(Relaxed), 20);
 }
 
@@ -1185,7 +1185,7 @@ fn note_bans() -> (Bans, impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) {
     (bans, note)
 }
 
-/// A ban is reported as by a limiter of one process, and only in the process whose attempt started it.
+/// A ban is reported as in a limiter of one process, and only in the process whose attempt started it.
 #[tokio::test(start_paused = true)]
 async fn a_ban_is_reported_once_where_it_begins() {
     let second = Duration::from_secs(1);

@@ -44,7 +44,7 @@ async fn requests_behind_a_dropped_one_are_served() {
     sleep(ms(5)).await;
     let start = Instant::now();
     drop(first);
-    // The first call ends at 5 ms, and what it was granted goes back by the next one.
+    // The first call ends at 5 ms, and its grants are returned by the next one.
     assert_eq!(behind.await.unwrap().unwrap() - start, ms(15));
 }
 

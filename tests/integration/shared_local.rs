@@ -23,7 +23,7 @@ fn limiter(faulty: &Faulty, policy: &str, local: &str) -> SharedLimiter {
         .unwrap()
 }
 
-/// A limiter whose store was just cut off. The first request finds this out.
+/// A limiter whose store was just cut off. The first request detects this.
 async fn cut_off(policy: &str, local: &str) -> (Faulty, SharedLimiter) {
     let faulty = Faulty::new();
     let limiter = limiter(&faulty, policy, local);
@@ -238,7 +238,7 @@ async fn an_unsteady_store_gives_no_local_burst_twice() {
         faulty.set(Way::Open);
         sleep(20 * SECOND).await;
         by_process += u32::from(limiter.try_acquire().await.is_ok());
-        sleep(ms(10)).await; // the limiter has found out
+        sleep(ms(10)).await; // the limiter has detected that the store answers
         assert!(
             limiter.try_acquire().await.unwrap().fence() > 1_000_000_000,
             "by the store"

@@ -239,7 +239,7 @@ shares!(
     )
 );
 
-/// The docs of the SQL stores and of `settle` say it: these stores do not keep past grants of a bucket or a throttle.
+/// As the docs of the SQL stores and of `settle` state, these stores do not keep past grants of a bucket or a throttle.
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn a_settlement_downwards_of_a_bucket_or_throttle_refunds_nothing_in_sql_and_all_of_it_in_memory()

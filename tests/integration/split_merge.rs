@@ -244,8 +244,8 @@ struct Granted {
 proptest! {
     #![proptest_config(crate::common::replay::cases(1_000))]
 
-    /// Whatever is split, merged, released and settled in whatever order: the units in flight are those of the permits that are
-    /// held, and the units that count never exceed what the rate admits in any span of time.
+    /// For any splits, merges, releases and settlements in any order, the units in flight are those of the permits that are held,
+    /// and the units that count never exceed what the rate admits in any span of time.
     #[test]
     fn split_and_merge_lose_no_unit_and_never_exceed_a_limit(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

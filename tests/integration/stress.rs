@@ -1,6 +1,6 @@
 //! 1,000 tasks on two workers hammer one limiter with random cancels, panics and leaks; in the end every unit is accounted for.
-//! The manager is a mutex, tokio's `Notify`, and tasks that come and go, so it is stressed and not modelled with loom. What is
-//! shared without the mutex, the slots of the answers, is raced in `hand_off`.
+//! The manager is a mutex, tokio's `Notify`, and tasks that start and end, so it is stressed and not modelled with loom. The
+//! slots of the answers, which are shared without the mutex, are raced in `hand_off`.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;

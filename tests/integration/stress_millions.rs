@@ -31,7 +31,7 @@ fn permits() -> u64 {
 struct Grant {
     fence: u64,
     cost: u64,
-    /// `None` where the policy reads no clock.
+    /// `None` if the policy reads no clock.
     at: Option<Instant>,
 }
 

@@ -224,7 +224,7 @@ async fn a_wait_is_recorded_in_seconds() {
     );
 }
 
-/// Twenty thousand keys make as many metrics as one, unless a label is asked for.
+/// Twenty thousand keys have as many metrics as one key, unless a label is requested.
 #[tokio::test(start_paused = true)]
 async fn labels_stay_bounded_with_many_keys() {
     let (snapshotter, _guard) = record();
@@ -484,7 +484,7 @@ async fn outcomes_of_requests_of_a_layer_are_counted_as_documented() {
                     .status()
                     .as_u16(),
             );
-            drop(queued(after_a_wait.clone().oneshot(of("a")))); // the client goes away
+            drop(queued(after_a_wait.clone().oneshot(of("a")))); // the client disconnects
             let mut waiting = queued(after_a_wait.oneshot(of("a")));
             drop(held);
             sleep(ms(1)).await;

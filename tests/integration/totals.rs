@@ -77,7 +77,7 @@ impl Count {
         }
     }
 
-    /// Polls until no waiting request has an answer, because each poll may cause answers to others.
+    /// Polls until no waiting request has an answer, because each poll may cause answers to other requests.
     fn poll_all(&mut self, keyed: &KeyedLimiter<u64>) {
         let mut waiting = self.waiting.len() + 1;
         while self.waiting.len() < waiting {

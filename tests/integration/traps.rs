@@ -100,7 +100,7 @@ async fn a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
     assert!(limiter.snapshot().granted > 0);
 }
 
-/// Trap: a fast path that passes the queue. A release followed at once by an acquire does not overtake the waiters.
+/// Trap: a fast path that bypasses the queue. A release followed at once by an acquire does not overtake the waiters.
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_releases_and_takes_again_goes_to_the_end_of_the_queue() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();

@@ -13,12 +13,12 @@ pub(super) struct CountedLimit {
     measure: Option<Box<Measure>>,
 }
 
-/// What a limit counts for new grants, what it counted for the earlier ones, which its usage goes back by, and which grants it can
-/// refund.
+/// What a limit counts for new grants, what it counted for earlier ones (by which their units are returned), and which grants it
+/// can refund.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Measure {
     counts: Counts,
-    /// The grants up to these fences were charged by these, oldest first.
+    /// What was counted before, oldest first, each with the last fence that was charged by it.
     former: Vec<(u64, Counts)>,
     /// The last fence whose grant it cannot refund: it was granted before the limit was added, or its units were reset since.
     refundable_after: u64,
@@ -44,14 +44,14 @@ impl CountedLimit {
         measure.is_none_or(|measure| measure.is_plain())
     }
 
-    /// All permits that were granted by another measure have come back.
+    /// Forgets former measures, because all permits that were granted by one were released.
     pub(super) fn forget_former_measures(&mut self) {
         if let Some(measure) = &mut self.measure {
             measure.former.clear();
         }
     }
 
-    /// What it is charged for a new grant. A request that does not say how many, as the limit demands, is not admitted.
+    /// The units that a new grant charges to it. A request that does not state a number that the limit requires is not admitted.
     pub(super) fn charged(&self, costs: Costs<'_>) -> u64 {
         match &self.measure {
             Some(measure) => costs.of(measure.counts).unwrap_or(u64::MAX),
@@ -59,7 +59,7 @@ impl CountedLimit {
         }
     }
 
-    /// What comes back to it with the permit of this fence.
+    /// The units that the permit of this fence returns to it.
     pub(super) fn returned(&self, fence: u64, costs: Costs<'_>) -> u64 {
         let measure = self.measure.as_ref();
         measure.map_or(costs.plain, |measure| measure.returned(fence, costs))
@@ -87,19 +87,19 @@ impl Measure {
 
     /// Changes what is counted for the grants after this fence.
     fn changed(mut self, counts: Counts, fence: u64) -> Self {
-        // Where nothing was granted since the last change, what was counted in between has charged no grant.
+        // If nothing was granted since the last change, no grant was charged by the measure in between.
         if self.counts != counts && self.former.last().is_none_or(|(last, _)| *last < fence) {
             self.former.push((fence, self.counts));
         }
         Self { counts, ..self }
     }
 
-    /// Whether it is the plain cost of all grants.
+    /// Whether it is the plain cost for all grants.
     fn is_plain(&self) -> bool {
         self.counts == Counts::Cost && self.former.is_empty()
     }
 
-    /// What came with the permit of this fence.
+    /// The units that the permit of this fence returns.
     fn returned(&self, fence: u64, costs: Costs<'_>) -> u64 {
         let former = self.former.iter().find(|(last, _)| fence <= *last);
         let counts = former.map_or(self.counts, |(_, counts)| *counts);
@@ -129,7 +129,7 @@ impl InFlight {
         Self(in_flight)
     }
 
-    /// The things of which any unit is in flight.
+    /// The entries with any unit in flight.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Measure, u64)> {
         self.0.iter().filter(|(_, units)| *units > 0)
     }
@@ -155,8 +155,8 @@ impl InFlight {
         }
     }
 
-    /// What a new limit that counts `counts` takes over after the grant of this fence: what is in flight of the same thing, or
-    /// else of the first thing of which anything is.
+    /// The measure and the units that a new limit takes over after the grant of this fence: the entry that counts the same, or
+    /// else the first one with any unit in flight.
     fn taken_over_by(&self, counts: Counts, fence: u64) -> (Measure, u64) {
         let same = self.0.iter().find(|(measure, _)| measure.counts == counts);
         match same.or_else(|| self.iter().next()) {
@@ -178,8 +178,8 @@ impl InFlight {
 }
 
 /// Lets each new limit, which is reset, take over the usage of an old one: an equal one, or else one of its kind, or else any that is
-/// left. An equal one keeps its state. Only a limit that counts the same has a usage to take over. A new limit without a counterpart
-/// starts reset. Units in flight after the grant of this fence stay in flight.
+/// left. An equal one keeps its state. Usage is taken over only from a limit that counts the same. A new limit without a
+/// counterpart starts reset. Units in flight after the grant of this fence stay in flight.
 pub(super) fn carry_over(
     mut old_limits: Vec<(Limit, CountedLimit)>,
     mut new_limits: Vec<(&Limit, &mut CountedLimit)>,

@@ -109,7 +109,8 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
             .fold(suspended_until, Moment::max)
     }
 
-    /// If only a release or a resume admits these costs, the forecast goes on as if all places were free and all requests resumed.
+    /// If only a release or a resume admits these costs, the forecast continues as if all places were free and all requests
+    /// resumed.
     pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
         if self.ready_at(costs) == Moment::NEVER {
             self.limits

@@ -20,8 +20,8 @@ pub(crate) struct Lease {
     pub(crate) caller: Caller,
 }
 
-/// All leases of one gate. Most share one TTL, so granting and renewing append, and the front expires first. The few that have a
-/// shorter one of their own stand beside that list, in order.
+/// All leases of one gate. Most share one TTL, so granting and renewing append, and the front expires first. The few with a
+/// shorter TTL of their own are kept beside that list, in order.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Nanoseconds; `None` after a change to a policy without one.
@@ -30,11 +30,11 @@ pub(crate) struct Leases {
     by_expiry: List,
     /// `None` while there are none.
     own_ttls: Option<Box<OwnTtls>>,
-    /// When the first one expires; [`Moment::NEVER`] if there is none. Each request asks for it.
+    /// When the first one expires; [`Moment::NEVER`] if there is none. Each request reads it.
     next_expiry: Moment,
 }
 
-/// The leases with a TTL of their own, in nanoseconds, by when and where they expire.
+/// The leases with a TTL of their own, in nanoseconds, by their expiry and index.
 type OwnTtls = BTreeMap<(Moment, Index), NonZeroU64>;
 
 impl Leases {
@@ -56,7 +56,7 @@ impl Leases {
         self.ttl.is_some()
     }
 
-    /// Replaces the TTL. That of every live lease counts from its grant or its latest renewal as before, so the order stays.
+    /// Replaces the TTL. The TTL of every live lease counts from its grant or its latest renewal as before, so the order stays.
     /// Leases that have expired stay expired, since they are reclaimed in batches.
     pub(crate) fn set_ttl(&mut self, ttl: Option<NonZeroU64>, now: Moment) {
         self.ttl = ttl;
@@ -113,7 +113,7 @@ impl Leases {
         own_ttls.keys().next().copied()
     }
 
-    /// The TTL of a lease that may have one of its own, of which that of all others is the most.
+    /// The TTL of a lease: its own, or the common one if that is shorter.
     fn shorter(&self, own: Option<NonZeroU64>) -> Option<NonZeroU64> {
         self.ttl.into_iter().chain(own).min()
     }
@@ -123,7 +123,7 @@ impl Leases {
         self.next_expiry
     }
 
-    /// The first one may have changed.
+    /// Updates the next expiry after the first lease may have changed.
     fn note_front(&mut self) {
         self.note_shared_front();
         if let Some((first_own, _)) = self.first_own() {
@@ -131,7 +131,7 @@ impl Leases {
         }
     }
 
-    /// The front may have changed, and no lease has a TTL of its own.
+    /// [`Leases::note_front`] where no lease has a TTL of its own.
     #[inline]
     fn note_shared_front(&mut self) {
         let front = self
@@ -211,8 +211,8 @@ impl Leases {
         true
     }
 
-    /// Gives a live lease a TTL of its own, of which that of all others is the most. It counts from now if the lease is renewed at
-    /// the same time. Returns whether the lease is live now.
+    /// Gives a live lease its own TTL. The common TTL is the most. It counts from now if the lease is renewed at the same time.
+    /// Returns whether the lease is live now.
     pub(crate) fn set_own_ttl(
         &mut self,
         index: Index,

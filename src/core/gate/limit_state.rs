@@ -10,7 +10,7 @@ use crate::strategy::{
     Slope, StateWords, Strategy, Usage,
 };
 
-/// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
+/// Each grant and release reads the variant. A separate tag is read faster than one in the niche of a field.
 #[derive(Debug)]
 #[repr(u8)]
 pub(crate) enum LimitState {
@@ -23,9 +23,9 @@ pub(crate) enum LimitState {
 /// The past grants of a pace, for refunds.
 #[derive(Debug)]
 pub(crate) enum History {
-    /// They are not recorded: each grant knows what it [reached](crate::core::word::packed_rate).
+    /// Grants are not recorded: each one holds the value that it [reached](crate::core::word::packed_rate).
     Off,
-    /// There are none that can be refunded. Few of many keys with a manager have a record.
+    /// No grant can be refunded. Few of many keys with a manager have a record.
     Empty,
     Bound(RefundBound),
 }
@@ -41,7 +41,7 @@ impl History {
     }
 }
 
-/// Asks the rule of a limit a question about its state. Places are both in one.
+/// Calls a method of a limit's rule with its state. For places, the rule and the state are one value.
 macro_rules! with_rule {
     ($limit:expr, |$rule:ident, $state:ident| $answer:expr, |$places:ident| $of_places:expr) => {
         match $limit {
@@ -79,7 +79,8 @@ impl LimitState {
         }
     }
 
-    /// Whether the cost is admitted. `Ok`: with this state afterwards, for [`LimitState::proceed`]. `Err`: until when it must wait.
+    /// Whether the cost is admitted. `Ok` holds the state afterwards, for [`LimitState::proceed`]. `Err` holds the end of the
+    /// wait.
     #[inline(always)]
     pub(crate) fn decide(&self, now: Moment, cost: u64) -> Result<StateWords, Moment> {
         match self {
@@ -90,7 +91,7 @@ impl LimitState {
         }
     }
 
-    /// Charges the cost: this is the state afterwards.
+    /// Charges the cost. `next` is the state afterwards.
     #[inline(always)]
     pub(crate) fn proceed(&mut self, now: Moment, cost: u64, next: StateWords) {
         match self {
@@ -180,7 +181,7 @@ impl LimitState {
         before != next
     }
 
-    /// Until when it bans.
+    /// The end of its ban, if it bans.
     pub(crate) fn banned_until(&self, now: Moment) -> Option<Moment> {
         let Self::Rule(rule, state) = self else {
             return None;
@@ -188,8 +189,8 @@ impl LimitState {
         rule.banned_until(*state, now)
     }
 
-    /// Stops recording grants, if this is a rate that fits a [line](crate::core::word::packed_rate). Returns the parts that it brings in a
-    /// nanosecond; `None` if it does not fit.
+    /// Stops recording grants, if this is a rate that fits a [line](crate::core::word::packed_rate). Returns the parts that it
+    /// refills in a nanosecond; `None` if it does not fit.
     pub(crate) fn becomes_line(&mut self, now: Moment) -> Option<u64> {
         match self {
             Self::Pace(rule, state, history) => {
@@ -331,7 +332,7 @@ impl LimitState {
         }
     }
 
-    /// The capacity of this limit, at present: a concurrency that adapts has another one than its policy says.
+    /// The present capacity of this limit. That of an adaptive concurrency differs from its policy.
     #[inline(always)]
     pub(crate) fn capacity(&self, limit: &Limit, now: Moment) -> u64 {
         self.concurrency(now).unwrap_or_else(|| limit.capacity())

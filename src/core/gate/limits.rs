@@ -15,7 +15,7 @@ use crate::policy::{Limit, Policy};
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Counts, LimitReport, Moment, Sample, StateWords};
 
-/// A policy with the state of each limit. It knows no permits: a [`Gate`](crate::core::gate::Gate) counts the grants.
+/// A policy with the state of each limit. It records no permits: a [`Gate`](crate::core::gate::Gate) counts the grants.
 #[derive(Debug)]
 pub(crate) struct Limits {
     plan: Arc<Plan>,
@@ -84,7 +84,7 @@ impl Limits {
         &mut self.first.state
     }
 
-    /// Each limit of the policy with what belongs to it here.
+    /// Each limit of the policy with its state.
     fn iter(&self) -> impl Iterator<Item = (&Limit, &CountedLimit)> {
         self.plan.limits().iter().zip(self.counted())
     }
@@ -144,7 +144,7 @@ impl Limits {
         self.plan.fits(costs)
     }
 
-    /// What a request costs of each limit.
+    /// The cost of a request for each limit.
     pub(crate) fn costs_of_each(&self, costs: Costs<'_>) -> Box<[u64]> {
         self.counted().map(|limit| limit.charged(costs)).collect()
     }
@@ -157,7 +157,7 @@ impl Limits {
         self.limit_states().map(LimitState::words).collect()
     }
 
-    /// When they can be forgotten, if nothing is in flight and nothing more is admitted: then they equal new ones.
+    /// When they can be forgotten, if nothing is in flight and nothing more is admitted: from then on they equal new ones.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         self.limit_states()
             .map(|state| state.forgettable_at(now))
@@ -183,13 +183,13 @@ impl Limits {
         self.limit_states().map(move |state| state.concurrency(now))
     }
 
-    /// For each limit: until when it bans, if it does.
+    /// For each limit: the end of its ban, if it bans.
     pub(crate) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
         self.limit_states()
             .map(move |state| state.banned_until(now))
     }
 
-    /// What each limit says.
+    /// The status of each limit.
     pub(crate) fn statuses(&self, now: Moment) -> Vec<LimitStatus> {
         let status = |(limit, CountedLimit { state, .. }): (&Limit, &CountedLimit)| {
             let report = state.report(now, 0, 1);
@@ -217,7 +217,7 @@ impl Limits {
         self.iter().map(ready_at).max().unwrap_or(now)
     }
 
-    /// A forecast of the grants from `now` on. Places are reclaimed as `reclaims` says.
+    /// A forecast of the grants from `now` on. `reclaims` yields the reclaims of places.
     pub(crate) fn forecast<'a, R: Iterator<Item = Reclaim<'a>>>(
         &'a self,
         now: Moment,
@@ -334,7 +334,7 @@ impl Limits {
         if until <= now {
             return decision;
         }
-        // It waits for those ahead, and they for the end of the pause.
+        // The request waits for those ahead, and they wait for the end of the pause.
         let limits_admit =
             self.decide(now, 0, costs).is_allowed() && self.ready_at(now, ahead, costs) <= now;
         if limits_admit {
@@ -434,7 +434,7 @@ impl Limits {
         }
     }
 
-    /// All permits that were granted by another measure have come back.
+    /// Forgets former measures, because all permits that were granted by one were released.
     pub(super) fn forget_former_measures(&mut self) {
         self.counted_mut()
             .for_each(CountedLimit::forget_former_measures);
@@ -472,7 +472,7 @@ impl Limits {
                 && let LimitState::Places(places) = &mut counted.state
             {
                 let cost = costs.of(limit.counts()).unwrap_or(0);
-                let in_flight = places.in_use.saturating_add(cost); // at the report, its permit was
+                let in_flight = places.in_use.saturating_add(cost); // its permit was in flight at the report
                 places.learn(now, sample(cost, in_flight));
             }
         }
@@ -538,8 +538,8 @@ impl Limits {
         }
     }
 
-    /// Starts these limits, which are new, with the usage of former ones, as [`carry_over`] says. `in_flight` after the grant of this
-    /// fence goes on.
+    /// Starts these limits, which are new, with the usage of former ones, as [`carry_over`] defines. The units `in_flight` after
+    /// the grant of this fence stay in flight.
     pub(super) fn take_over(
         &mut self,
         former: Self,
@@ -568,7 +568,7 @@ impl Limits {
     }
 }
 
-/// How many of the units ahead count for this limit: how much is ahead is known of the plain cost only.
+/// The units ahead that count for this limit. They are known for the plain cost only.
 fn ahead_of(limit: &Limit, ahead: u64) -> u64 {
     if limit.counts() == Counts::Cost {
         ahead

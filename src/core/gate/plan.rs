@@ -36,11 +36,11 @@ pub(crate) struct BegunBan {
 }
 
 impl Policy {
-    /// Whether a limiter can have this policy: all that [`Limiter::new`](crate::Limiter::new) and
-    /// [`Limiter::set_policy`](crate::Limiter::set_policy) check of it. So a reload of several limiters can check all policies before
-    /// it sets one.
+    /// Checks whether a limiter can have this policy, as [`Limiter::new`](crate::Limiter::new) and
+    /// [`Limiter::set_policy`](crate::Limiter::set_policy) do. So a reload of several limiters can check all policies before it
+    /// sets one.
     ///
-    /// A store may not be able to keep a policy that is valid, and a [`SharedLimiter`](crate::SharedLimiter) then refuses it.
+    /// A store may be unable to keep a valid policy. A [`SharedLimiter`](crate::SharedLimiter) then refuses it.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Plan {
         self.by_unit
     }
 
-    /// How many words the states of all limits take. `None` if a state does not fit into words, or more than words decides.
+    /// How many words the states of all limits take. `None` if a state does not fit into words, or the limits count by unit.
     pub(crate) fn width(&self) -> Option<usize> {
         let (last, begins) = self.words.last()?;
         Some(begins + last.width())
@@ -228,7 +228,7 @@ impl Plan {
         &self.policy
     }
 
-    /// The bans that begin with a call to the store in which each limit was asked by an attempt that was denied.
+    /// The bans that begin with a denied attempt at the store that has asked each limit.
     pub(crate) fn bans_begun(&self, reply: &Reply) -> impl Iterator<Item = BegunBan> {
         let now = Moment::from_nanos(reply.now);
         self.rules.iter().zip(&reply.limits).enumerate().filter_map(
@@ -298,7 +298,7 @@ impl Plan {
     }
 }
 
-/// Each limit checks itself; a fault becomes an error that names the limit.
+/// Each limit checks itself; the error for a fault names the limit.
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
     let counts_invalid = matches!(limit.counts(), Counts::Unit(unit) if !unit.is_valid());
     let rule = if counts_invalid {

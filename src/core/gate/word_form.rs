@@ -9,7 +9,7 @@ use crate::strategy::Moment;
 
 impl Gate {
     /// Keeps a policy of one rate as a line if it fits, now and after each change of the policy. Then its grants need no record, and
-    /// [`Gate::settle`] refunds by what each has reached.
+    /// [`Gate::settle`] refunds each by the value that it has reached.
     pub(crate) fn prefer_line(mut self, now: Moment) -> Self {
         self.prefers_line = true;
         self.draw_line(now);
@@ -35,7 +35,7 @@ impl Gate {
         self.note_word_form();
     }
 
-    /// The limits, what is in flight, or the line may have changed.
+    /// Updates `fits_word` after the limits, the units in flight, or the line may have changed.
     pub(super) fn note_word_form(&mut self) {
         let is_plain_concurrency = self.grants_bare_places() && self.limits.is_one();
         self.fits_word = is_plain_concurrency || self.line.is_some();
@@ -47,7 +47,7 @@ impl Gate {
         self.fits_word
     }
 
-    /// Units were charged without a grant.
+    /// Updates the line after units were charged without a grant.
     pub(super) fn note_charge_on_line(&mut self) {
         if let Some(line) = &mut self.line {
             line.charged();
@@ -74,7 +74,8 @@ impl Gate {
         Some(())
     }
 
-    /// Passes places on from their holder to a waiter, if all are out: then no unit moves. Returns the fence of the grant.
+    /// Passes places on from their holder to a waiter, if all places are in use: then no count changes. Returns the fence of the
+    /// grant.
     #[inline(always)]
     pub(crate) fn pass_on(&mut self) -> Option<u64> {
         match &self.limits.first().state {

@@ -17,15 +17,15 @@
 //! |---|---|---|---|
 //! | the lock's holder | finds the slot `FREE`, writes `ASK` | Acquire, Relaxed | the last owner is done with it |
 //! | the lock's holder | writes the fence | Release | publishes the releases that made the grant possible |
-//! | the owner | reads the fence | Acquire | what a former holder of the place did happened before what its next one does |
+//! | the owner | reads the fence | Acquire | orders what a former holder of the place did before what the next one does |
 //! | the owner | writes `FREE` | Release | pairs with the Acquire above |
 //!
 //! *No answer is lost or taken twice.* Between `ASK` and `FREE` the slot belongs to one request. The lock's holder writes its fence
 //! once, after the waiter has left the line, and only the owner, by one call at a time, writes `FREE`. A new owner got its slot by
 //! a call of its own, so it reads `ASK` or what was written after it: the order of writes to one word is the same for all.
 //!
-//! *No wake-up is lost.* An owner learns nothing from `ASK`. It takes the lock, under which fences are written and
-//! wakers are kept: it finds its answer there, or leaves its waker for the task that grants later.
+//! *No wake-up is lost.* An owner that reads `ASK` takes the lock, under which fences are written and wakers are kept. It finds
+//! its answer there, or leaves its waker for the task that grants later.
 
 use std::sync::{Arc, OnceLock};
 
@@ -64,7 +64,7 @@ impl Answers {
     /// The number of slots.
     pub(crate) const CAPACITY: Slot = (FIRST << (GROWTH_BITS * BUCKETS as u32)) as Slot;
 
-    /// `None`: its bucket was never used.
+    /// The word of a slot; `None` if its bucket was never used.
     #[inline(always)]
     fn word(&self, slot: Slot) -> Option<&AtomicU64> {
         let slot = usize::from(slot);
@@ -122,14 +122,15 @@ fn bucket_of(slot: usize) -> (usize, usize) {
 pub(crate) struct Slots {
     /// For the owners of slots. `None` while none were needed.
     pub(crate) answers: Option<Arc<Answers>>,
-    /// The slots below were used before.
+    /// All slots below this number were used before.
     pub(super) used: Slot,
     /// The slot that was given out the longest time ago, which is probably free: in a queue, the first waiter is answered first.
     oldest: Slot,
 }
 
 impl Slots {
-    /// A slot for a new waiter behind so many others. `None`: all slots are in use, or seem to be, or none are needed so far.
+    /// A slot for a new waiter behind this many `others`. `None` if all slots are or seem to be in use, or none are needed so
+    /// far.
     #[inline(always)]
     pub(crate) fn claim(&mut self, others: u32) -> Option<Slot> {
         const TRIES: Slot = 4;
@@ -168,7 +169,7 @@ impl Slots {
         self.answers.as_ref()?.take(slot)
     }
 
-    /// The owner of the slot needs it no more: it takes an answer that lies under the lock, or it has given up.
+    /// Frees the slot. Its owner takes an answer that lies under the lock, or has given up.
     pub(crate) fn free(&self, slot: Slot) {
         self.grant(slot, FREE);
     }

@@ -31,7 +31,8 @@ pub(crate) struct Deadlines(Option<Box<Timed>>);
 
 #[derive(Debug)]
 struct Timed {
-    /// Not in the tree: each of a million keys may have a waiter with a deadline, and a tree of one takes memory for eleven.
+    /// Kept outside the tree: each of a million keys may have a waiter with a deadline, and a tree of one takes memory for
+    /// eleven.
     first: Deadline,
     others: BTreeSet<Deadline>,
     /// The units that these waiters request.

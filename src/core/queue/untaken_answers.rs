@@ -29,7 +29,7 @@ struct UnderLock {
     answers: LockedAnswers,
     /// The grants among them that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
     placeless: u32,
-    /// What the limits said at the grants of these fences.
+    /// The status of each limit at the grants of these fences.
     explanations: BTreeMap<u64, Vec<LimitStatus>>,
 }
 
@@ -38,7 +38,7 @@ fn is_placeless(answer: &Answer) -> bool {
 }
 
 impl UntakenAnswers {
-    /// The owner of this id will take no answer out of its slot.
+    /// Frees the slot of this id: its owner will take no answer out of it.
     pub(crate) fn free_slot(&self, id: WaiterId) {
         if let Some(slot) = id.slot() {
             self.slots.free(slot);
@@ -62,7 +62,7 @@ impl UntakenAnswers {
         locked.answers.insert(id, answer);
     }
 
-    /// Takes the answer out, if there is one; then the id is spent.
+    /// Takes the answer out, if there is one. The id is invalid after that.
     pub(crate) fn take(&mut self, id: WaiterId) -> Option<Answer> {
         if let Some(fence) = id.slot().and_then(|slot| self.slots.take(slot)) {
             return Some(Ok(Grant::of_place(fence)));
@@ -80,7 +80,7 @@ impl UntakenAnswers {
         locked.is_some_and(|locked| locked.placeless > 0)
     }
 
-    /// Keeps what the limits said at a grant until [it is taken](Self::take_explanation).
+    /// Keeps the status of each limit at a grant until [it is taken](Self::take_explanation).
     pub(crate) fn explain(&mut self, fence: u64, limits: Vec<LimitStatus>) {
         let locked = self.locked.get_or_insert_default();
         locked.explanations.insert(fence, limits);
@@ -95,15 +95,15 @@ impl UntakenAnswers {
 /// store, or by a tick of the timer at a million a second.
 const IN_TURN: usize = if cfg!(test) { 3 } else { 1_024 };
 
-/// The memory for as many stays.
+/// Memory for this many answers is kept.
 const FEW: usize = 64;
 
 /// Answers by waiter.
 #[derive(Debug, Default)]
 struct LockedAnswers {
-    /// Each waiter is after the one before it. The first one has its answer; of the others, some were taken.
+    /// In the order of the waiters. The first one has its answer; some of the others were taken.
     in_turn: VecDeque<(WaiterId, Option<Answer>)>,
-    /// The answers beyond, and those out of order. A tree: growing a large table would delay all waiters.
+    /// The answers beyond these, and those out of order. A tree: growing a large table would delay all waiters.
     others: BTreeMap<WaiterId, Answer>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Front {
     pub(crate) caller: Caller,
 }
 
-/// Identifies a waiter until its owner has its answer, and says where it waits. The order is that of arrival.
+/// Identifies a waiter until its owner has its answer, and encodes where it waits. The order is that of arrival.
 ///
 /// From the top: the arrival, the level of its priority, whether it names units, whether its caller blocks a thread, the slot for its
 /// answer. The count of arrivals wraps after 2^47, so waiters in one line are compared relative to the front.

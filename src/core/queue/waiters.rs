@@ -85,7 +85,7 @@ impl Waiters {
         self.queue.len() < max.min(Queue::MAX_LEN)
     }
 
-    /// No request waits, and nothing but the limits decides on a new one.
+    /// Whether no request waits, and nothing but the limits decides on a new one.
     #[inline(always)]
     pub(crate) fn leaves_all_to_limits(&self) -> bool {
         self.queue.is_empty() && !self.closed && self.suspension.is_none()
@@ -113,7 +113,7 @@ impl Waiters {
         self.refuses_waiters() || self.dropping
     }
 
-    /// A batch of waiters was refused or dropped.
+    /// Records that a batch of waiters was refused or dropped.
     pub(crate) fn note_emptied(&mut self, now: Moment) {
         self.dropping = !self.queue.is_empty();
         self.front_ready_at = if self.dropping { now } else { Moment::NEVER };
@@ -140,7 +140,7 @@ impl Waiters {
         Some(self.resumes_at(now, 1)).filter(|until| *until > now)
     }
 
-    /// A request was granted.
+    /// Records that a request was granted.
     #[inline(always)]
     pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
         if let Some(suspension) = &mut self.suspension {
@@ -173,20 +173,20 @@ impl Waiters {
 
 /// Turns and answers.
 impl Waiters {
-    /// Begins to serve the front. Returns when its turn was to be.
+    /// Begins to serve the front. Returns when its turn was due.
     #[inline(always)]
     pub(crate) fn begin_serving(&mut self) -> Moment {
         self.serving = false;
         std::mem::replace(&mut self.front_ready_at, Moment::NEVER)
     }
 
-    /// The batch is full: more may be granted at once.
+    /// Stops at a full batch: more may be granted at once.
     pub(crate) fn pause_serving(&mut self, now: Moment) {
         self.front_ready_at = now;
         self.serving = true;
     }
 
-    /// Whether waiters may have passed their deadlines before their turn, and it was not decided yet which.
+    /// Whether waiters may have passed their deadlines before their turn, and it is not decided yet which ones.
     #[inline(always)]
     pub(crate) fn may_be_late(&self, now: Moment) -> bool {
         !self.serving && self.queue.next_deadline() < now && !self.is_emptying()
@@ -233,8 +233,8 @@ impl Waiters {
         }
     }
 
-    /// Takes the answer to a queued request out, if there is one; then the id is spent. `Err`: there is none; the value says whether
-    /// the waiter has another waker, which `waker` must replace. See [`Queue::replace_waker`].
+    /// Takes the answer to a queued request out, if there is one. The id is invalid after that. `Err`: there is none. Its value
+    /// is whether the waiter has another waker, which `waker` must replace. See [`Queue::replace_waker`].
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
         if let Some(answer) = self.untaken.take(id) {
             return Ok(answer);
@@ -266,7 +266,7 @@ impl Waiters {
         }
     }
 
-    /// A request was dropped from a full queue, or refused.
+    /// Records that a request was dropped from a full queue, or refused.
     pub(crate) fn shed(
         &mut self,
         request: &Request<'_>,
@@ -282,7 +282,7 @@ impl Waiters {
         });
     }
 
-    /// A request waits from now on.
+    /// Records that a request waits from now on.
     #[inline(always)]
     pub(crate) fn note_arrival(&mut self, now: Moment, id: WaiterId) {
         if self.options.observed {
@@ -290,7 +290,7 @@ impl Waiters {
         }
     }
 
-    /// Reports that a waiter is granted this fence. One that is granted in the call that has brought it has not waited.
+    /// Reports that a waiter is granted this fence. A request that is granted in the call that enqueued it has not waited.
     #[cold]
     fn tell_grant(&mut self, now: Moment, id: WaiterId, fence: u64, effects: &mut Effects) {
         if let Some(came_at) = self.queue.take_arrival(id)
@@ -307,7 +307,7 @@ impl Waiters {
         }
     }
 
-    /// A request times out, or is refused because it would. `id`: that of a request that has waited.
+    /// Records that a request times out, or is refused because it would. `id`: that of a request that has waited.
     pub(crate) fn note_timeout(
         &mut self,
         now: Moment,
@@ -329,7 +329,7 @@ impl Waiters {
         });
     }
 
-    /// A request of a store that does not wait for its turn was denied.
+    /// Records that a request to a store was denied, which does not wait for its turn.
     pub(crate) fn note_denial(
         &mut self,
         cost: u64,
@@ -345,7 +345,7 @@ impl Waiters {
         });
     }
 
-    /// A denied attempt of this caller has started bans.
+    /// Reports the bans that a denied attempt of this caller has started.
     pub(crate) fn tell_bans(
         &self,
         bans: impl IntoIterator<Item = BegunBan>,
@@ -373,7 +373,7 @@ impl Waiters {
             .or_else(present)
     }
 
-    /// A report may have moved the limit from the one that was reported.
+    /// Reports the limit, if it differs from the one that was reported last.
     pub(crate) fn tell_limit(
         &mut self,
         reported: Option<u64>,

@@ -13,9 +13,9 @@ use crate::priority::Priority;
 use crate::strategy::Moment;
 
 /// Waiters in a chunk: large enough that the deque of chunks is small beside them, small enough that one is quickly allocated and
-/// closed up.
+/// compacted.
 const CHUNK: usize = 64;
-/// Neighbouring chunks with this many waiters between them become one. So all chunks but two are a quarter full on average.
+/// Neighbouring chunks with this many waiters in total are merged. So all chunks but two are a quarter full on average.
 const MERGED: usize = CHUNK / 2;
 /// A line that had at most this many waiters keeps their memory when it is empty, because it is usually filled again.
 const KEPT: usize = 8;
@@ -178,13 +178,13 @@ impl WaitingLine {
         self.chunks[number].waiters.get_mut(nth)
     }
 
-    /// `None` when it waits no more.
+    /// `None` if the waiter no longer waits.
     pub(crate) fn deadline_and_caller(&self, id: WaiterId) -> Option<(Moment, Caller)> {
         let (number, nth) = self.find(id)?;
         Some(self.chunks[number].deadline_and_caller(nth))
     }
 
-    /// Takes a waiter out, with its deadline. `None` if it waits no more.
+    /// Takes a waiter out, with its deadline. `None` if it no longer waits.
     #[inline(always)]
     pub(crate) fn remove(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
         let removed = if self.front()?.id == id {
@@ -223,7 +223,7 @@ impl WaitingLine {
         removed
     }
 
-    /// The first chunk is empty: drops it, or shrinks it if it is the only one.
+    /// Drops the first chunk, which is empty, or shrinks it if it is the only one.
     #[inline(never)]
     fn drop_first(&mut self) {
         if self.chunks.len() > 1 {
@@ -263,7 +263,7 @@ impl WaitingLine {
         self.chunks.iter_mut().flat_map(|chunk| &mut chunk.waiters)
     }
 
-    /// The chunk and the place in it.
+    /// The chunk of a waiter, and its place in it.
     fn find(&self, id: WaiterId) -> Option<(usize, usize)> {
         let front = self.front()?.id;
         let arrival = id.since(front);
@@ -294,7 +294,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// `None` when it was never used.
+    /// The line of a level; `None` if it was never used.
     #[inline(always)]
     pub(crate) fn get(&self, level: usize) -> Option<&WaitingLine> {
         if level == usize::from(Priority::NORMAL.level()) {
@@ -311,7 +311,7 @@ impl Levels {
         self.others.get_or_insert_default()[level].get_or_insert_default()
     }
 
-    /// From the lowest to the highest, beginning with `from`.
+    /// The lines from the level `from` to the highest.
     pub(crate) fn iter_from(&self, from: usize) -> impl DoubleEndedIterator<Item = &WaitingLine> {
         (from..Priority::LEVELS).filter_map(|level| self.get(level))
     }

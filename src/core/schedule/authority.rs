@@ -93,8 +93,8 @@ impl Authority {
         }
     }
 
-    /// The instant that is reported to a request that times out: its `turn`. Of limits in a store, that is only a lower bound, and
-    /// `ready_at` is reported.
+    /// The instant that is reported to a request that times out: its `turn`. For limits in a store, the turn is only a lower
+    /// bound, so `ready_at` is reported instead.
     pub(super) fn reported_turn(&self, turn: Moment, ready_at: impl FnOnce() -> Moment) -> Moment {
         match self {
             Self::Local(_) => turn,
@@ -132,7 +132,8 @@ impl Authority {
         }
     }
 
-    /// Requests are held back in this process for this long; `None`: no longer. Meanwhile, a limiter with a store must not be dropped.
+    /// Records that requests are held back in this process for this long, or with `None` no longer. Meanwhile, a limiter with a
+    /// store must not be dropped.
     pub(super) fn note_hold(&self, held_for: Option<Duration>, effects: &mut Effects) {
         if let Self::Store(_) = self {
             effects.run_errand(held_for.map_or(Errand::EndKeep, Errand::KeepHeldBack));
@@ -142,7 +143,7 @@ impl Authority {
 
 /// Permits.
 impl Authority {
-    /// A permit comes back to the gate that granted it. `None`, without a change, if it was reclaimed before.
+    /// Releases a permit to the gate that granted it. `None`, without a change, if it was reclaimed before.
     #[inline(always)]
     pub(super) fn end(
         &mut self,
@@ -176,8 +177,8 @@ impl Authority {
         }
     }
 
-    /// Moves the end of a lease of this process; that of a lease in a store is moved by a renewal only. Returns whether the permit is
-    /// live.
+    /// Moves the expiry of a lease of this process. Only a renewal moves the expiry of a lease in a store. Returns whether the
+    /// permit is live.
     pub(super) fn change_lease(
         &mut self,
         now: Moment,
@@ -211,7 +212,8 @@ fn gate_of(session: &StoreSession) -> &Gate {
     &session.gate
 }
 
-/// Admits the next request, or says when to check again. Keeps what each limit says after the grant, if the request asked for it.
+/// Admits the next request, or sets when to check again. Keeps the status of each limit after the grant, if the request asked for
+/// it.
 #[inline(always)]
 fn admit_front(
     gate: &mut Gate,
@@ -255,7 +257,7 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
             Err(until) => {
                 waiters.front_ready_at = until;
                 if front.id.is_blocking() && (moved || before != until) {
-                    // Its thread runs the timer for all, and must learn when to wake.
+                    // Its thread runs the timer for all waiters, and needs the new instant.
                     effects.wake(waiters.queue.take_waker(front.id));
                 }
                 return;

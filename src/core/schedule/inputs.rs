@@ -1,4 +1,4 @@
-//! Inputs other than requests: a permit that comes back, another policy, a pause, closing.
+//! Inputs other than requests: a permit that is released, another policy, a pause, closing.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::event::{EventKind, permit_id};
 use crate::strategy::{Counts, Moment, Outcome};
 
-/// Permits that come back: released, or given up before they were taken.
+/// Ends of permits: released, or given up before they were taken.
 impl Schedule {
-    /// The owner of a queued request of `cost` has given it up. The request leaves the queue, or its grant is refunded.
+    /// Gives up a queued request of `cost`, for its owner. The request leaves the queue, or its grant is refunded.
     pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
         let was_front = self.waiters.queue.is_front(id);
@@ -46,15 +46,15 @@ impl Schedule {
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         match &mut self.authority {
             Authority::Local(gate) if self.waiters.queue.is_empty() && !self.waiters.closed => {
-                // A late release changes nothing, and an observer learns of it by effects.
+                // A late release changes nothing, but it is reported to an observer by effects.
                 gate.release(fence, cost, claim).is_some() || !self.waiters.options.observed
             }
             _ => false,
         }
     }
 
-    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as come back. Returns its
-    /// waker. `None`, without a change, in any other case.
+    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as are released.
+    /// Returns its waker. `None`, without a change, in any other case.
     #[inline(always)]
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
         let front = self.waiters.queue.front()?;
@@ -90,7 +90,7 @@ impl Schedule {
         }
     }
 
-    /// A permit will never be released.
+    /// Records that a permit will never be released.
     pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
         self.authority.forget(fence, claim);
     }
@@ -263,7 +263,7 @@ impl Schedule {
         }
     }
 
-    /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
+    /// Records that an upstream has this many units remaining until its quota resets; if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         if units < self.waiters.options.spread_below {
@@ -306,7 +306,7 @@ impl Schedule {
         }: AllKeysHold,
     ) -> Self {
         if closed {
-            self.waiters.close(false, &mut Effects::default()); // no observer has known it open
+            self.waiters.close(false, &mut Effects::default()); // no observer has seen it open
         }
         if let Some(until) = paused_until {
             self.waiters

@@ -2,9 +2,9 @@
 //!
 //! The [reference] keeps all grants in a list and all waiters in another. It is exact with two exceptions. The schedule may
 //! refund less than the exact amount, and may round up what a new limit takes over: the reference knows the least and the most of
-//! such an amount, and accepts any value between. And of an adaptive limit only the bounds are checked.
+//! such an amount, and accepts any value between. For an adaptive limit, only the bounds are checked.
 //!
-//! 5,000 schedules are tried. For more, say how many:
+//! 5,000 schedules are tried. To try more, set the number:
 //!
 //! ```text
 //! PROPTEST_CASES=480000 cargo test --release --lib schedule::model

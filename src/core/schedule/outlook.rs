@@ -1,4 +1,4 @@
-//! What a schedule answers to questions. They change nothing.
+//! The answers of a schedule to questions, which change nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl<'a> Outlook<'a> {
         self.authority.gate()
     }
 
-    /// The policy, and what its limits say.
+    /// The policy, with the state of each limit.
     pub(crate) fn limits(self) -> &'a Limits {
         self.gate().limits()
     }
@@ -52,7 +52,7 @@ impl<'a> Outlook<'a> {
         recorded.or_else(|| fallback?.unit_costs(fence))
     }
 
-    /// No request waits, and no permit holds a place.
+    /// Whether no request waits, and no permit holds a place.
     pub(crate) fn is_drained(self) -> bool {
         let is_answered =
             self.waiters.queue.is_empty() && !self.waiters.untaken.has_placeless_grant();
@@ -87,7 +87,7 @@ impl<'a> Outlook<'a> {
     }
 
     /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
-    /// the whole state. A pause of all keys does not count: their table knows it.
+    /// the whole state. A pause of all keys does not count: their table records it.
     pub(crate) fn at_rest(self, now: Moment) -> Option<&'a Gate> {
         let is_unsuspended = self
             .waiters
@@ -213,8 +213,8 @@ impl Outlook<'_> {
         (ready > now).then(|| ready.duration_since(now))
     }
 
-    /// See [`Limits::ready_at`](crate::core::gate::limits::Limits::ready_at). A pause without an end is ignored. `reported`: for a caller,
-    /// and not for a lower bound; what a store has denied of other costs says nothing about these.
+    /// See [`Limits::ready_at`](crate::core::gate::limits::Limits::ready_at). A pause without an end is ignored. `reported`: the
+    /// instant is for a caller, not for a lower bound. A store's denials of other costs are then ignored.
     pub(super) fn ready_at(
         self,
         now: Moment,
@@ -230,7 +230,7 @@ impl Outlook<'_> {
             .max(authority.denied_until(now, costs, reported, waiters))
     }
 
-    /// A refusal for this reason, with what each limit says if the request asked for it.
+    /// A refusal for this reason, with the status of each limit if the request asked for it.
     pub(super) fn refusal(self, now: Moment, costs: Costs<'_>, error: AcquireError) -> Refused {
         let limits = if costs.explained() {
             let denial = self.authority.known_denial(now, 0, costs, self.waiters);

@@ -85,7 +85,7 @@ impl Refusals<'_> {
         self.waiters.refuse(id, refused, self.effects);
     }
 
-    /// The error of a request that times out, or would: it says when an equal new request could be admitted. `id`: that of a
+    /// The error of a request that times out, or would: it states when an equal new request could be admitted. `id`: that of a
     /// request that has waited.
     pub(super) fn time_out(
         &mut self,

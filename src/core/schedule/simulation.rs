@@ -1,5 +1,5 @@
-//! Many processes on one key of a store, in virtual time: a seeded network that delays, loses and is cut, processes that die, clocks
-//! that differ. Whatever happens, the limits hold at every instant, and nothing stays lost.
+//! Many processes on one key of a store, in virtual time: a seeded network that delays and loses messages and is cut, processes
+//! that die, clocks that differ. Whatever happens, the limits hold at every instant, and no unit stays lost.
 //!
 //! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`.
 
@@ -31,7 +31,7 @@ const STORE: &str = "the limits are in a store";
 const DEADLINE: u64 = 500 * MS;
 /// When it begins, by the clock of the store.
 const EPOCH: u64 = 1_700_000_000_000 * MS;
-/// How many wait in each process, at any time.
+/// The number of requests that wait in each process at any time.
 const CALLERS: usize = 4;
 /// The TTL of places where the policy has none.
 const LEASE: NonZeroU64 = NonZeroU64::new(30_000 * MS).unwrap();
@@ -39,17 +39,17 @@ const LEASE: NonZeroU64 = NonZeroU64::new(30_000 * MS).unwrap();
 /// What happens at an instant.
 #[derive(Debug)]
 enum Event {
-    /// The callers of a process come.
+    /// The callers of a process send their first requests.
     Start(usize),
-    /// One of them waits no longer.
+    /// A caller of a process gives up.
     Impatience(usize),
-    /// The timer of a process.
+    /// The timer of a process fires.
     Wake(usize),
     /// A call reaches the store.
     Arrive(usize, Box<Call>, Sent),
     /// A reply reaches its process.
     Reply(usize, Box<(Call, Reply)>, Sent),
-    /// A carrier awaits the reply no longer.
+    /// A carrier stops awaiting its reply.
     GiveUp(usize, u64),
     /// The work under a permit is done.
     Release(usize, u64),
@@ -58,7 +58,7 @@ enum Event {
     Die(usize),
 }
 
-/// What a process knows of a call that it has sent.
+/// What a process records of a call that it has sent.
 #[derive(Debug, Clone)]
 enum Sent {
     Call { generation: u64 },
@@ -73,11 +73,11 @@ struct Process {
     waiting: Vec<WaiterId>,
     permits: BTreeMap<u64, Grant>,
     granted: u64,
-    /// When its timer is set to.
+    /// The instant to which its timer is set.
     wakes_at: u64,
 }
 
-/// How hard it is.
+/// The parameters of a simulation.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
     pub(crate) policy: Policy,
@@ -192,7 +192,7 @@ impl Simulation {
         Moment::from_nanos(EPOCH + self.now)
     }
 
-    /// Tells the time of each event.
+    /// Runs all events, and passes the time of each to `tell`.
     pub(crate) fn run(&mut self, mut tell: impl FnMut(u64)) {
         while let Some(Reverse((at, sequence))) = self.events.pop() {
             if at > self.setting.until {
@@ -272,7 +272,7 @@ impl Simulation {
         self.settle(index, now, effects);
     }
 
-    /// What an input has led to: a caller that is answered asks again at once.
+    /// Carries out the results of an input: a caller that is answered asks again at once.
     fn settle(&mut self, index: usize, now: Moment, mut effects: Effects) {
         loop {
             for errand in effects
@@ -349,7 +349,7 @@ impl Simulation {
         }
     }
 
-    /// The one that has waited longest gives up.
+    /// The request that has waited longest is given up.
     fn give_up(&mut self, index: usize, now: Moment, effects: &mut Effects) {
         let process = &mut self.processes[index];
         if !process.waiting.is_empty() {
@@ -407,7 +407,7 @@ impl Simulation {
         self.at(self.now + ttl / 3, Event::Heartbeat(index));
     }
 
-    /// The way takes 1 to 20 ms, and some messages are lost. Every seventh process is cut off for a part of each second.
+    /// A message takes 1 to 20 ms, and some are lost. Every seventh process is cut off for a part of each second.
     fn delay(&mut self, index: usize) -> Option<u64> {
         let is_cut = self.setting.faults && index % 7 == 3 && self.now / MS % 1_000 < 300;
         if is_cut || self.below(1_000) < self.setting.lost {

@@ -269,7 +269,7 @@ fn an_untaken_grant_of_a_rate_is_waited_for() {
     assert!(driven.0.outlook().is_drained());
 }
 
-/// A fixed bug: the entry decided, and entries are used again in any order.
+/// A fixed bug: the index of the entry decided, and entries are reused in any order.
 #[test]
 fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     let mut driven = Driven::new(MaxConcurrency::new(1));

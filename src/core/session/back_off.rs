@@ -6,16 +6,16 @@ use crate::strategy::Moment;
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     failures: u32,
-    /// After a failure, no request is sent before.
+    /// After a failure, no request is sent before this moment.
     pub(super) asks_from: Moment,
-    /// After a failure, no call that has only returns and settlements is sent before. Many keys may have some, and need not learn soon
-    /// that the store is back.
+    /// After a failure, no call that has only returns and settlements is sent before this moment. Many keys may have some, and
+    /// none needs to send them soon.
     pub(super) settles_from: Moment,
 }
 
 impl BackOff {
-    /// A call has failed: the next one is sent after a while, which doubles up to the longest. Up to half of it is left out, so that
-    /// processes do not ask at the same instants.
+    /// Records a failed call. The next one is sent after a wait, which doubles up to the `longest`. A random part, up to half, is
+    /// left out, so that processes do not ask at the same instants.
     pub(super) fn note_failure(&mut self, now: Moment, longest: u64, random: Random) {
         const FIRST: u64 = 50_000_000;
         const LONGEST_TO_SETTLE: u64 = 10_000_000_000;
@@ -29,7 +29,7 @@ impl BackOff {
         self.settles_from = after(LONGEST_TO_SETTLE);
     }
 
-    /// A call may be sent at once, although one has failed.
+    /// Lets a call be sent at once, although one has failed.
     pub(super) fn end_wait(&mut self, now: Moment) {
         self.asks_from = now;
         self.settles_from = now;
@@ -47,7 +47,7 @@ impl Random {
         ((u128::from(end) * u128::from(hash)) >> 32) as u64
     }
 
-    /// From half to one and a half times as long.
+    /// A random time from half to one and a half times `nanos`.
     pub(super) fn around(self, nanos: u64) -> u64 {
         (nanos / 2).saturating_add(self.below(nanos))
     }

@@ -18,7 +18,7 @@ pub(crate) struct CallFailed {
 }
 
 impl CallFailed {
-    /// No reply has come, within this time if it is known.
+    /// A failure because no reply has come, within this time if it is known.
     pub(crate) fn unanswered(store: String, after: Option<Duration>) -> Self {
         let error = StoreError::Unanswered {
             store,
@@ -46,19 +46,20 @@ pub(crate) enum Trip {
     Call { call: Call, generation: u64 },
     /// Yield, so that more of the requests that were woken come, and ask again with this number of waiters.
     Yield(u64),
-    /// Hold the limiter until this instant, and ask again: the store is owed something, or this process must not forget what it has
-    /// granted.
+    /// Hold the limiter until this instant, and ask again: something is owed to the store, or this process must remember its own
+    /// grants.
     WaitUntil(Moment),
     /// Nothing: the carrier ends.
     End,
 }
 
-/// The tasks that carry calls: whether one comes, or waits.
+/// The state of the tasks that carry calls: whether one is due, or waits.
 #[derive(Debug)]
 pub(super) struct Carrier {
-    /// By when a carrier that was sent for, or that brings a reply, asks for its next trip. [`Moment::START`] if there is none.
+    /// The deadline for a carrier that was started, or that brings a reply, to ask for its next trip. [`Moment::START`] if there
+    /// is none.
     pub(super) due: Moment,
-    /// When a carrier that waits comes again; [`Moment::NEVER`] if none does.
+    /// When a carrier that waits asks again; [`Moment::NEVER`] if none waits.
     pub(super) wakes_at: Moment,
 }
 
@@ -190,7 +191,7 @@ impl Calls {
         self.generation
     }
 
-    /// The call of this generation has ended. `None`: it was given up before.
+    /// Ends the call of this generation. `None` if it was given up before.
     pub(super) fn complete(&mut self, generation: u64) -> Option<CallInFlight> {
         self.in_flight.take_if(|_| generation == self.generation)
     }
@@ -212,9 +213,10 @@ impl Calls {
         Some(call.sent_at.plus(self.deadline))
     }
 
-    /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
+    /// The instant, by the store's clock, from which a call that is sent now is no longer worth carrying out. `None` if its clock
+    /// is not known well.
     pub(super) fn valid_until(&self, now: Moment) -> Option<u64> {
-        /// The clocks of two machines may run apart by a millisecond in ten seconds.
+        /// The clocks of two machines may drift apart by a millisecond in ten seconds.
         const RECENT: u64 = 10_000_000_000;
         let (at, by_store) = self.clocks.filter(|(at, _)| now.since(*at) < RECENT)?;
         Some(

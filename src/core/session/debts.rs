@@ -1,18 +1,18 @@
-//! What a process owes to the store: leases that came back, settlements of permits, and charges without a request.
+//! What a process owes to the store: returned leases, settlements of permits, and charges without a request.
 
 use crate::exchange::Settlement;
 use crate::strategy::Moment;
 
 #[derive(Debug, Default)]
 pub(super) struct Debts {
-    /// The numbers of leases that came back.
+    /// The numbers of returned leases.
     pub(super) returns: Vec<u64>,
-    /// Returns that may not have arrived, of leases that may exist, and when these expire anyway.
+    /// Returns that may not have arrived, of leases that may still exist, each with the expiry of its lease.
     pub(super) unconfirmed: Vec<(u64, Moment)>,
     pub(super) settlements: Vec<Settlement>,
     /// The sum of the charges without a request.
     charge: Option<Settlement>,
-    /// Since when settlements have failed, and are sent again and again. `None`: the store has answered since.
+    /// When settlements first failed; they are sent again and again. `None` once the store has answered.
     pub(super) unsent_since: Option<Moment>,
     /// How many resets are under way.
     resets: u32,
@@ -21,7 +21,7 @@ pub(super) struct Debts {
 }
 
 impl Debts {
-    /// Whether the store is owed anything.
+    /// Whether nothing is owed to the store.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_unsent() && self.unconfirmed.is_empty()
     }
@@ -31,7 +31,7 @@ impl Debts {
         !self.returns.is_empty() || !self.settlements.is_empty() || self.charge.is_some()
     }
 
-    /// Charges are one sum, however many come while the store does not answer.
+    /// Adds a charge. Charges are one sum, however many come while the store does not answer.
     pub(super) fn add_charge(&mut self, charge: Settlement) {
         match &mut self.charge {
             Some(sum) => sum
@@ -43,7 +43,7 @@ impl Debts {
         }
     }
 
-    /// Returns of leases that have expired need no confirmation.
+    /// Forgets the returns of expired leases, which need no confirmation.
     pub(super) fn forget_expired(&mut self, now: Moment) {
         self.unconfirmed.retain(|(_, expires_at)| now < *expires_at);
     }
@@ -67,7 +67,7 @@ impl Debts {
         taken
     }
 
-    /// These settlements were not sent.
+    /// Puts back settlements that were not sent.
     fn put_back(&mut self, settlements: Vec<Settlement>) {
         let (charges, settlements): (Vec<_>, Vec<_>) =
             settlements.into_iter().partition(Settlement::is_charge);
@@ -77,15 +77,15 @@ impl Debts {
             .for_each(|charge| self.add_charge(charge));
     }
 
-    /// A call with these settlements has failed. They are sent again, unless the store may have got them. After two minutes they are
-    /// dropped, so that the key can be forgotten.
+    /// Keeps the settlements of a failed call. They are sent again, unless the store may have received them. After two minutes
+    /// they are dropped, so that the key can be forgotten.
     pub(super) fn send_again(
         &mut self,
         now: Moment,
         settlements: Vec<Settlement>,
         may_have_run: bool,
     ) {
-        /// Nanoseconds since the first failure. What came after it is dropped with the rest.
+        /// Nanoseconds since the first failure. Later settlements are dropped with the rest.
         const LONGEST: u64 = 120_000_000_000;
         let since = self.unsent_since.unwrap_or(now);
         let again = !may_have_run && now.since(since) < LONGEST;
@@ -97,20 +97,20 @@ impl Debts {
         }
     }
 
-    /// A reset of the limits in the store begins: settlements are withheld until it has ended.
+    /// Begins a reset of the limits in the store: settlements are withheld until it has ended.
     pub(super) fn reset_begins(&mut self) {
         self.resets += 1;
         let unsent = self.take_settlements(usize::MAX);
         self.withheld.extend(unsent);
     }
 
-    /// The limits in the store were reset: what is withheld concerns the former ones.
+    /// Drops the withheld settlements after a reset of the limits in the store: they concern the former limits.
     pub(super) fn note_reset(&mut self) {
         self.withheld.clear();
         self.unsent_since = None;
     }
 
-    /// A reset has ended. What is still withheld is owed again, because all resets have failed.
+    /// Ends a reset. Settlements that are still withheld are owed again, because all resets have failed.
     pub(super) fn reset_ended(&mut self) {
         self.resets -= 1;
         if self.resets == 0 {

@@ -1,4 +1,4 @@
-//! What the store has denied: it is remembered until the instant that the store named, or until a release.
+//! Denials by the store. A denial is remembered until the instant that the store named, or until a release.
 
 use super::back_off::Random;
 use crate::core::request::{Refused, RefusedRequest};
@@ -22,17 +22,17 @@ pub(super) struct Denials {
 pub(super) struct Denial {
     /// The costs of the first ask that was not granted, for each limit.
     costs: Box<[u64]>,
-    /// When the costs are admitted, as the store says.
+    /// When the costs are admitted, by the store's reply.
     pub(super) ready_at: Moment,
-    /// When to ask again: then, or a while later.
+    /// When to ask again: at `ready_at`, or a while later.
     pub(super) until: Moment,
-    /// A release may end it sooner.
+    /// Whether a release may end it sooner.
     ends_by_release: bool,
     reply: Reply,
     replied_at: Moment,
 }
 
-/// How a request is denied: the decision, and what each limit says, where the request is to be explained and the store has denied it.
+/// The denial of a request: the decision, and the status of each limit if the request asked for it and the store has denied it.
 pub(crate) type Denied = (Decision, Vec<LimitStatus>);
 
 /// A request that does not wait for its turn times out at once.
@@ -59,19 +59,19 @@ impl Denial {
         }
     }
 
-    /// When it ends by the passing of time, as the store says. `None`: a release may end it sooner.
+    /// When it ends by the passing of time, by the store's reply. `None` if a release may end it sooner.
     pub(super) fn known_end(&self) -> Option<Moment> {
         (!self.ends_by_release).then_some(self.ready_at)
     }
 
-    /// What it says now, and what each limit says, if that is asked for.
+    /// The decision as of now, with the status of each limit if it `explains`.
     pub(super) fn report(&self, now: Moment, policy: &Policy, explains: bool) -> Denied {
         let explained = explains.then(|| statuses(now, policy, &self.reply, self.replied_at));
         let decision = decision(now, policy, &self.reply, self.replied_at);
         (decision, explained.unwrap_or_default())
     }
 
-    /// Whether exactly these costs were denied. Then they are admitted at its instant.
+    /// Whether exactly these costs were denied. Then they are admitted at `ready_at`.
     pub(super) fn is_of(&self, costs: &[u64]) -> bool {
         *self.costs == *costs
     }
@@ -90,16 +90,16 @@ impl Denials {
         denial.covers(&costs()).then_some(denial)
     }
 
-    /// The latest denial, as long as it may hold: when the store has not answered within the `deadline` of a call after the end, it is
-    /// not known what it would say.
+    /// The latest denial, as long as it may hold. If the store has not answered within the `deadline` of a call after that,
+    /// its answer is unknown.
     pub(super) fn recent(&self, now: Moment, deadline: u64) -> Option<&Denial> {
         self.latest
             .as_ref()
             .filter(|denial| now <= denial.replied_at || now < denial.until.plus(deadline))
     }
 
-    /// Remembers what a reply says of the future. `costs`: those of the first ask that it denied. `released`: places came back elsewhere
-    /// during the call. `polls_every`: how often to ask while a place is awaited.
+    /// Remembers the denial in a reply. `costs`: those of the first ask that it denied. `released`: places were released
+    /// elsewhere during the call. `polls_every`: how often to ask while a place is awaited.
     pub(super) fn note_reply(
         &mut self,
         now: Moment,
@@ -109,7 +109,8 @@ impl Denials {
         polls_every: u64,
         random: Random,
     ) {
-        // Halved, not forgotten, by a grant: otherwise the process that was granted last would ask first, again and again.
+        // A grant halves the count and does not reset it. Otherwise the process that was granted last would ask first, again and
+        // again.
         let is_denied = reply.granted == 0 && reply.stop.is_some();
         self.in_a_row = if is_denied {
             self.in_a_row.saturating_add(1).min(32)
@@ -146,16 +147,16 @@ impl Denials {
         }
     }
 
-    /// How much later than at the instant to ask again, because other processes took what there was at the last one. So few of many
-    /// processes ask in vain. The time is random: none after one denial, up to the `wait` for the instant after two, up to about twice
-    /// as much after each further one, and 100 ms at most.
+    /// The delay after the instant at which to ask again, because other processes took all units at the last one. So few of many
+    /// processes ask in vain. The delay is random: none after one denial, up to the `wait` for the instant after two, up to about
+    /// twice as much after each further one, and 100 ms at most.
     fn retry_jitter(&self, wait: u64, random: Random) -> u64 {
         let doublings = self.in_a_row.saturating_sub(1).min(30);
         let longest = wait.saturating_mul((1 << doublings) - 1);
         random.below(longest.min(LONGEST_JITTER))
     }
 
-    /// Places of the store came back somewhere: a denial that waits for one ends soon.
+    /// Records that places of the store were released somewhere: a denial that waits for one ends soon.
     pub(super) fn note_release(&mut self, now: Moment, random: Random) {
         /// A call takes about as long. Others may want the places, too.
         const CALL: u64 = 500_000;
@@ -173,7 +174,7 @@ fn local(now: Moment, reply: &Reply, at: u64) -> Moment {
     now.plus(at.saturating_sub(reply.now))
 }
 
-/// What a reply of `replied_at` says now of the first ask that it did not grant, or of a peek.
+/// The decision, as of now, of a reply of `replied_at` on the first ask that it did not grant, or on a peek.
 pub(super) fn decision(
     now: Moment,
     policy: &Policy,
@@ -198,7 +199,7 @@ pub(super) fn decision(
     Decision::summarize(policy, None, reports, now, 0, capacity)
 }
 
-/// What each limit said in a reply of `replied_at`, as of now.
+/// The status of each limit in a reply of `replied_at`, as of now.
 pub(super) fn statuses(
     now: Moment,
     policy: &Policy,

@@ -1,7 +1,7 @@
 //! What a process decides by itself while the store does not answer, by a policy of its own: see
 //! [`OnStoreDown::Local`](crate::exchange::OnStoreDown::Local).
 //!
-//! Requests are in the same queue as ever. No ask is sent meanwhile: a call without asks finds out whether the store answers again,
+//! Requests wait in the same queue. No ask is sent meanwhile: a call without asks finds out whether the store answers again,
 //! after the pause that each failure makes longer. It is sent while a request waits, or when one comes.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl LocalFallback {
         }
     }
 
-    /// The store does not answer.
+    /// Begins to decide, because the store does not answer.
     pub(super) fn begin(&mut self, now: Moment) {
         if let Some(plan) = &self.plan {
             self.is_active = true;
@@ -41,7 +41,7 @@ impl LocalFallback {
         }
     }
 
-    /// The store answers, or another rule applies. Returns whether this process decided until now.
+    /// Stops deciding, because the store answers or another rule applies. Returns whether this process decided until now.
     pub(super) fn end(&mut self) -> bool {
         std::mem::take(&mut self.is_active)
     }
@@ -71,7 +71,7 @@ impl LocalFallback {
         let mut grant = gate.admit(now, costs, caller)?;
         store.set_granted(grant.fence);
         if grant.claim == Claim::PLACE {
-            grant.claim = Claim::COUNTED_PLACE; // under the lock, it comes back to where it was granted
+            grant.claim = Claim::COUNTED_PLACE; // under the lock, it is released where it was granted
         }
         Ok(grant)
     }

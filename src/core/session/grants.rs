@@ -27,7 +27,7 @@ pub(super) struct StoredGrants {
 
 #[derive(Debug)]
 pub(super) struct StoredGrant {
-    /// Its lease, if it is one: where the gate has it, and the number that the store knows it by.
+    /// Its lease, if it is one: the index in the gate, and the number in the store.
     pub(super) lease: Option<(Index, u64)>,
     /// By the store's clock.
     pub(super) granted_at: u64,
@@ -66,7 +66,7 @@ impl StoredGrants {
         leases
     }
 
-    /// The task that renews the leases has ended, although some may be left.
+    /// Records that the task that renews the leases has ended, although some may be left.
     pub(super) fn renewals_stopped(&mut self) {
         self.is_renewed = false;
     }

@@ -1,4 +1,4 @@
-//! What a session knows without a call. It changes nothing.
+//! Answers of a session without a call. They change nothing.
 
 use super::denial::{Denial, Denied, statuses};
 use super::{SessionStep, StoreSession};
@@ -41,7 +41,7 @@ impl<'a> StoreOutlook<'a> {
         self.session.gate.limits()
     }
 
-    /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
+    /// The latest denial of the store, if it is of these costs or less and holds. Units that this process returns may end it.
     fn binding_denial(self, costs: Costs<'_>) -> Option<&'a Denial> {
         let StoreSession {
             debts,
@@ -55,19 +55,19 @@ impl<'a> StoreOutlook<'a> {
         denials.known(self.now, || self.limits().costs_of_each(costs))
     }
 
-    /// Whether exactly these costs were denied. Then they are admitted at its instant.
+    /// Whether exactly these costs were denied. Then they are admitted at the instant of the denial.
     fn is_denial_of(self, denial: &Denial, costs: Costs<'_>) -> bool {
         denial.is_of(&self.limits().costs_of_each(costs))
     }
 
-    /// Whether the store has denied exactly these costs, still would, and need not learn of the attempt: a penalty is to count each.
+    /// Whether the store has denied exactly these costs, still would, and no penalty has to count the attempt.
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
         let denies =
             |denial: &Denial| self.now < denial.ready_at && self.is_denial_of(denial, costs);
         !self.limits().counts_denials() && self.binding_denial(costs).is_some_and(denies)
     }
 
-    /// Until when requests of these costs are surely denied. `reported`: a denial of other costs says nothing about these.
+    /// Until when requests of these costs are surely denied. `reported`: denials of other costs are ignored.
     pub(crate) fn denied_until(self, costs: Costs<'_>, reported: bool) -> Moment {
         self.binding_denial(costs)
             .filter(|denial| !reported || self.is_denial_of(denial, costs))
@@ -75,8 +75,8 @@ impl<'a> StoreOutlook<'a> {
             .unwrap_or(self.now)
     }
 
-    /// A denial of these costs, by the latest denial of the store. If there is none, or it is long past, no limit is to blame. The
-    /// decision says when these costs are admitted only if the store has denied exactly these, or if the limiter is paused.
+    /// A denial of these costs, by the latest denial of the store. If there is none, or it is long past, the decision names no
+    /// limit. It states when these costs are admitted only if the store has denied exactly these, or if the limiter is paused.
     pub(super) fn latest_denial(self, costs: Costs<'_>) -> Denied {
         let StoreSession {
             denials, options, ..
@@ -95,7 +95,7 @@ impl<'a> StoreOutlook<'a> {
         (decision, limits)
     }
 
-    /// A denial that no limit is to blame for. It says when a pause ends.
+    /// A denial that names no limit. It states when a pause ends.
     pub(super) fn unknown_denial(self, is_store_down: bool) -> Denied {
         let unknown = self.limits().plan().unknown_decision(self.now);
         let decision = match self.waiters.paused_until(self.now) {
@@ -130,7 +130,7 @@ impl StoreOutlook<'_> {
         matches!(self.session.options.on_down, OnStoreDown::Deny)
     }
 
-    /// When the store is to be sent something.
+    /// When the next call is to be sent.
     pub(super) fn call_at(self) -> Moment {
         let StoreSession {
             debts, back_off, ..
@@ -173,7 +173,7 @@ impl StoreOutlook<'_> {
             queue.deadline(front.id)
         };
         match self.binding_denial(costs) {
-            // A request that does not wait is to learn when its own costs are admitted.
+            // A request that does not wait gets the instant at which its own costs are admitted.
             Some(denial) if !is_try || self.is_denial_of(denial, costs) => {
                 resumes_at.max(denial.asks_at(deadline))
             }
@@ -192,7 +192,7 @@ impl StoreOutlook<'_> {
         }
     }
 
-    /// When more is to be prefetched although no request waits, or what is left goes back.
+    /// When more units are to be prefetched although no request waits, or the remaining ones are returned.
     fn refill_at(self) -> Moment {
         let StoreSession {
             prefetch,
@@ -230,7 +230,7 @@ impl StoreOutlook<'_> {
         (is_held_back || waits_to_probe).then(|| self.known_denial(ahead, costs).0)
     }
 
-    /// What the reply to a [peek](super::StoreSession::peek) says of the limits.
+    /// The status of each limit in the reply to a [peek](super::StoreSession::peek).
     pub(super) fn peeked_limits(self, reply: &Reply) -> Vec<LimitStatus> {
         statuses(self.now, self.limits().policy(), reply, self.now)
     }

@@ -1,4 +1,4 @@
-//! The permits of a process whose limits are in a store, and what the store is owed for them.
+//! The permits of a process whose limits are in a store, and what is owed to the store for them.
 
 use std::num::NonZeroU64;
 
@@ -43,7 +43,7 @@ impl StoreSession {
         }
     }
 
-    /// A renewal that was sent at `sent_at` has reached the store: the lease in the gate lives on, or was `lost`.
+    /// Records that a renewal that was sent at `sent_at` has reached the store: the lease in the gate continues, or was `lost`.
     pub(super) fn note_renewal(&mut self, now: Moment, fence: u64, sent_at: Moment, lost: bool) {
         let Some(&StoredGrant {
             lease: Some((index, _)),
@@ -62,7 +62,7 @@ impl StoreSession {
         }
     }
 
-    /// A grant of the store that no request takes.
+    /// Gives a grant that no request takes back to the store.
     pub(super) fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
         if self.gate.holds_places() {
             self.debts.returns.push(number);
@@ -70,7 +70,7 @@ impl StoreSession {
         self.decline_units(charged, granted_at);
     }
 
-    /// Prefetched units that are not needed go back.
+    /// Gives prefetched units that are not needed back to the store.
     pub(super) fn give_back_unused(&mut self, unused: Option<UnusedUnits>) {
         if let Some((units, granted_at)) = unused {
             let charged = self.gate.limits().costs_of_each(Costs::plain(units));
@@ -78,14 +78,14 @@ impl StoreSession {
         }
     }
 
-    /// Units of the store that no request takes.
+    /// Gives units that no request takes back to the store.
     fn decline_units(&mut self, charged: Box<[u64]>, granted_at: u64) {
         let actual = vec![0; charged.len()];
         let settlement = Settlement::new(granted_at, charged, actual);
         self.debts.settlements.push(settlement);
     }
 
-    /// A permit came back, or was reclaimed: its lease goes back to the store.
+    /// Gives the lease of a released or reclaimed permit back to the store.
     fn give_back(&mut self, fence: u64) {
         let grant = self.grants.by_fence.remove(&fence);
         if let Some((_, number)) = grant.and_then(|grant| grant.lease) {
@@ -93,8 +93,8 @@ impl StoreSession {
         }
     }
 
-    /// The gate of the local fallback, if it granted this permit. Places that the store has granted are leases, and its permits of rates
-    /// know when it has granted them.
+    /// The gate of the local fallback, if it granted this permit. Places that the store has granted are leases, and its permits
+    /// of rates have the time of the grant.
     fn fallback_of(&mut self, fence: u64, claim: Claim) -> Option<&mut Gate> {
         match claim {
             Claim::NONE | Claim::COUNTED_PLACE => self.fallback.gate.as_deref_mut(),
@@ -105,7 +105,7 @@ impl StoreSession {
         }
     }
 
-    /// A permit comes back to the gate that granted it: that of the local fallback, or that of the store's grants.
+    /// Releases a permit to the gate that granted it: that of the local fallback, or that of the store's grants.
     pub(crate) fn end(
         &mut self,
         fence: u64,
@@ -129,7 +129,7 @@ impl StoreSession {
         Some(lease)
     }
 
-    /// See [`Gate::settle`]. The store learns of the difference.
+    /// See [`Gate::settle`]. The difference is sent to the store.
     pub(crate) fn settle(
         &mut self,
         now: Moment,
@@ -174,7 +174,7 @@ impl StoreSession {
         }
     }
 
-    /// See [`Gate::charge`]. The store learns of it.
+    /// See [`Gate::charge`]. The charge is sent to the store.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
         if let Some(gate) = self.fallback.gate.as_deref_mut() {
             gate.charge(now, units);

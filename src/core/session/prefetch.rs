@@ -5,9 +5,9 @@ use crate::strategy::Moment;
 /// How many units are prefetched, and for how long they are kept. By default, none are.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PrefetchOptions {
-    /// The most; 0: none.
+    /// The most units; 0 for none.
     pub(crate) max: u64,
-    /// Nanoseconds after which those that are left go back.
+    /// Nanoseconds after which the remaining units are returned.
     pub(crate) kept_for: u64,
 }
 
@@ -21,13 +21,13 @@ pub(super) struct Prefetch {
     /// When the store charged them, by its clock.
     granted_at: u64,
     kept_until: Moment,
-    /// Units granted since the last call: so many are likely to be wanted until the next one.
+    /// Units granted since the last call: as many are likely to be wanted until the next one.
     demand: u64,
-    /// How many there were after the last call.
+    /// The number of units after the last call.
     filled: u64,
 }
 
-/// Units that go back, and when the store granted them.
+/// Units to be returned, and when the store granted them.
 pub(super) type UnusedUnits = (u64, u64);
 
 impl Prefetch {
@@ -43,7 +43,8 @@ impl Prefetch {
         if now < self.kept_until { self.units } else { 0 }
     }
 
-    /// Takes units out. Returns the fence of the grant and when the store granted it; `None`, without a change: there are too few.
+    /// Takes units out. Returns the fence of the grant and when the store granted it; `None`, without a change, if there are too
+    /// few.
     pub(super) fn take(&mut self, now: Moment, cost: u64) -> Option<(u64, u64)> {
         if self.left(now) < cost {
             return None;
@@ -54,7 +55,7 @@ impl Prefetch {
         Some((self.fence - cost, self.granted_at))
     }
 
-    /// Units were asked for by the requests of a call.
+    /// Records the units that the requests of a call asked for.
     pub(super) fn note_demand(&mut self, units: u64) {
         self.demand = self.demand.saturating_add(units);
     }
@@ -73,7 +74,7 @@ impl Prefetch {
             .saturating_sub(self.units)
     }
 
-    /// The store has granted more. Returns what was left of the former ones: units of two instants do not mix.
+    /// Replaces the units by those that the store has granted. Returns the remaining ones: units of two instants do not mix.
     pub(super) fn fill(
         &mut self,
         now: Moment,
@@ -90,7 +91,7 @@ impl Prefetch {
         left
     }
 
-    /// When what is left goes back.
+    /// When the remaining units are returned.
     pub(super) fn ends_at(&self) -> Moment {
         if self.units > 0 {
             self.kept_until

@@ -17,7 +17,8 @@ use crate::strategy::Moment;
 
 /// Replies.
 impl SessionStep<'_> {
-    /// A carrier brings the answer to the call of this generation. Nothing else happens if that call was given up before.
+    /// Handles the answer that a carrier brings to the call of this generation. Nothing else happens if that call was given up
+    /// before.
     pub(crate) fn answered(&mut self, generation: u64, answer: &CallAnswer) {
         self.await_carrier();
         match answer {
@@ -26,10 +27,10 @@ impl SessionStep<'_> {
         }
     }
 
-    /// What that carrier does next, after the waiters have been served.
+    /// What its carrier does next, after the waiters have been served.
     pub(crate) fn trip_after(&mut self, answer: &CallAnswer) -> Trip {
         match answer {
-            // A request that is alone need not be waited for: when it comes again, it sends for a carrier.
+            // The carrier does not wait for a single request: when the request comes again, it starts a carrier.
             Ok(reply) if reply.granted > 1 || !self.waiters.queue.is_empty() => Trip::Yield(0),
             _ => self.next_trip(0, 0),
         }
@@ -66,7 +67,7 @@ impl SessionStep<'_> {
         self.run_errands();
     }
 
-    /// Sets other tasks to work, where the reply makes that necessary.
+    /// Starts other tasks, if the reply makes that necessary.
     fn run_errands(&mut self) {
         let StoreSession {
             grants,
@@ -105,7 +106,7 @@ impl SessionStep<'_> {
         }
     }
 
-    /// Gives a waiter its grant. `false`: it has left.
+    /// Gives a waiter its grant. Returns `false` if the waiter has left.
     fn deliver(&mut self, id: WaiterId, by_store: GrantByStore, reply: &Reply) -> bool {
         let by_unit = self.waiters.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
@@ -185,8 +186,8 @@ impl SessionStep<'_> {
         }
     }
 
-    /// Denies a request, if it does not wait. `None`: as it [is known](super::outlook::StoreOutlook::known_denial) to be denied. Returns its caller if
-    /// it was denied.
+    /// Denies a request, if it does not wait. With `None`, it is denied by
+    /// [`known_denial`](super::outlook::StoreOutlook::known_denial). Returns its caller if it was denied.
     pub(super) fn deny_try(&mut self, id: WaiterId, denial: Option<Denied>) -> Option<Caller> {
         let by_unit = self.waiters.queue.unit_costs(id);
         let Request { costs, caller, .. } = self.waiters.queue.request(id, &by_unit)?;
@@ -219,7 +220,7 @@ impl SessionStep<'_> {
 
 /// Calls that failed.
 impl SessionStep<'_> {
-    /// The call of this generation has failed.
+    /// Handles the failure of the call of this generation.
     pub(crate) fn failed(&mut self, generation: u64, failed: &CallFailed) {
         let CallFailed {
             error,
@@ -234,7 +235,7 @@ impl SessionStep<'_> {
             debts.send_again(self.now, call.settlements, *may_have_run);
         }
         if *may_have_run && self.session.gate.holds_places() {
-            // It may have been granted. Its rates count as spent, and its places come back.
+            // Its asks may have been granted. Their rates count as spent, and their places are returned.
             let expires_at = self.now.plus(self.session.lease_ttl());
             let numbers = call.asks.iter().map(|(_, number, _)| (number, expires_at));
             self.session.debts.unconfirmed.extend(numbers);
@@ -257,7 +258,7 @@ impl SessionStep<'_> {
         match rule {
             OnStoreDown::Error => self.refuse(id, AcquireError::Store(Box::new(error.clone()))),
             OnStoreDown::Allow if self.waiters.queue.waiter(id).is_some() => {
-                // The store knows nothing of it. Its fences are microseconds since 1970, or more.
+                // The store has no record of this grant. Its fences are microseconds since 1970, or more.
                 let fence = self.session.gate.granted() + 1;
                 self.session.gate.set_granted(fence);
                 let grant = Grant {
@@ -275,7 +276,7 @@ impl SessionStep<'_> {
         }
     }
 
-    /// A call that was to replace another policy in the store has done so.
+    /// Reports that a call has replaced another policy in the store.
     fn tell_replaced(&mut self, replaced: bool) {
         if replaced
             && let Some(former) = self.session.replaced.take()
@@ -286,7 +287,7 @@ impl SessionStep<'_> {
         }
     }
 
-    /// The store has answered renewals that were sent at `sent_at`: these leases live on, or were lost.
+    /// Handles the reply to renewals that were sent at `sent_at`: these leases continue, or were lost.
     pub(crate) fn renewed(&mut self, sent_at: Moment, renewal: &Renewal, reply: &Reply) {
         let Renewal { call, fences } = renewal;
         self.tell_replaced(call.replaces_policy);
@@ -299,7 +300,7 @@ impl SessionStep<'_> {
 
 /// Peeks.
 impl SessionStep<'_> {
-    /// The store has answered a peek: what it says of a request, for which this process may have units in hand.
+    /// The decision on a request by the reply to a peek. This process may have prefetched units for the request.
     pub(crate) fn peeked(&mut self, costs: Costs<'_>, mut reply: Reply) -> Decision {
         self.answers_again();
         if let Some(decision) = self.outlook().check_here(costs) {
@@ -320,7 +321,7 @@ impl SessionStep<'_> {
         decision(self.now, policy, &reply, self.now)
     }
 
-    /// The store has answered a peek: what it says of the limits.
+    /// The status of each limit by the reply to a peek.
     pub(crate) fn peeked_limits(&mut self, reply: &Reply) -> Vec<LimitStatus> {
         self.answers_again();
         self.outlook().peeked_limits(reply)
@@ -352,7 +353,7 @@ impl StoreSession {
         self.back_off.note_failure(now, longest, random);
     }
 
-    /// What is done with the requests of a call that has failed. `None`: they are asked for again.
+    /// The rule for the requests of a call that has failed. `None` if they are asked for again.
     fn rule_after(
         &mut self,
         now: Moment,
@@ -361,7 +362,7 @@ impl StoreSession {
     ) -> Option<OnStoreDown> {
         self.back_off(now);
         if let StoreError::TooLate { .. } = error {
-            self.calls.clocks = None; // it is not what it seemed
+            self.calls.clocks = None; // the store's clock is not what it seemed
         } else if !self.replaces_next(error, replaced_policy) {
             let is_down = error.is_down();
             return Some(if is_down {
@@ -374,7 +375,7 @@ impl StoreSession {
         None
     }
 
-    /// A call was refused, or renewals were. Returns whether the next call replaces the policy in the store, because it differs.
+    /// Handles a refused call or renewal. Returns whether the next call replaces the policy in the store, because it differs.
     pub(crate) fn replaces_next(&mut self, error: &StoreError, replaced_policy: bool) -> bool {
         let StoreError::PolicyDiffers { stored, .. } = error else {
             return false;
@@ -386,7 +387,7 @@ impl StoreSession {
         replaces
     }
 
-    /// Places of the store came back somewhere: a denial that waits for one is over.
+    /// Records that places of the store were released somewhere: a denial that waits for one ends soon.
     pub(crate) fn released_elsewhere(&mut self, now: Moment) {
         let random = self.random();
         if let Some(call) = &mut self.calls.in_flight {
@@ -398,8 +399,8 @@ impl StoreSession {
 
 /// A reset of the limits in the store. What was charged before it must not change the limits after it.
 impl StoreSession {
-    /// A reset begins. Settlements and charges that were not sent are withheld until it has ended. Returns the call in flight, if it has
-    /// some: they are to arrive before the reset.
+    /// Begins a reset. Settlements and charges that were not sent are withheld until it has ended. Returns the call in flight, if
+    /// it carries any: they must arrive before the reset.
     pub(crate) fn reset_begins(&mut self) -> Option<u64> {
         self.debts.reset_begins();
         let call = self.calls.in_flight.as_ref()?;
@@ -411,7 +412,7 @@ impl StoreSession {
         self.calls.is_in_flight() && self.calls.generation == generation
     }
 
-    /// The limits in the store were reset.
+    /// Records that the limits in the store were reset.
     pub(crate) fn was_reset(&mut self) {
         self.debts.note_reset();
         if let Some(call) = &mut self.calls.in_flight {
@@ -420,12 +421,12 @@ impl StoreSession {
         self.drop_what_was_before_reset();
     }
 
-    /// A reset has ended. If it has failed or was given up, as have all other resets of the key, what is withheld is owed again.
+    /// Ends a reset. If it has failed or was given up, as have all other resets of the key, withheld settlements are owed again.
     pub(crate) fn reset_ended(&mut self) {
         self.debts.reset_ended();
     }
 
-    /// Drops a denial, and prefetched units. These go back: those that were granted after the reset are refunded, and no others.
+    /// Drops a denial, and gives prefetched units back to the store. Only units that were granted after the reset are refunded.
     fn drop_what_was_before_reset(&mut self) {
         self.denials.latest = None;
         let unused = self.prefetch.empty();

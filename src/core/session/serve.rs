@@ -11,7 +11,7 @@ use crate::exchange::Call;
 use crate::strategy::Moment;
 
 impl SessionStep<'_> {
-    /// Grants what needs no call. Sends a call if there is something to tell the store now; sets when there will be.
+    /// Grants requests that need no call. Sends a call if there is something to send now; sets when to check again.
     #[cold]
     pub(crate) fn serve(&mut self) {
         self.waiters.front_ready_at = Moment::NEVER;
@@ -60,7 +60,7 @@ impl SessionStep<'_> {
         Moment::NEVER
     }
 
-    /// Sends a call if there is something to tell the store now; sets when there will be.
+    /// Sends a call if there is something to send now; sets when to check again.
     fn send(&mut self) {
         if let Some(due) = self.session.calls.reply_due() {
             if self.now < due {
@@ -92,13 +92,13 @@ impl SessionStep<'_> {
         self.waiters.front_ready_at = if at > self.now { at } else { due };
     }
 
-    /// A carrier was sent for, or brings a reply: it comes for its next trip by the deadline.
+    /// Sets the deadline for a carrier that was started, or that brings a reply, to ask for its next trip.
     pub(super) fn await_carrier(&mut self) {
         self.session.carrier.due = self.now.plus(self.session.options.deadline);
     }
 
-    /// Takes note of the passing of time: prefetched units that were not used in time, or will not be, go back, and returns of expired
-    /// leases are forgotten.
+    /// Handles the passing of time: prefetched units that were not used in time, or will not be, are returned, and returns of
+    /// expired leases are forgotten.
     fn forget_past(&mut self) {
         let session = &mut *self.session;
         session.debts.forget_expired(self.now);
@@ -109,9 +109,9 @@ impl SessionStep<'_> {
         }
     }
 
-    /// What a carrier does next that has brought a reply with this number of `granted` requests. Their callers often ask again, each
-    /// when its task runs. So that these requests go together, the carrier yields until as many wait as were granted, or until no more
-    /// wait than had `come` before.
+    /// The next trip of a carrier that has brought a reply with this number of `granted` requests. Their callers often ask again,
+    /// each when its task runs. So that these requests share a call, the carrier yields until as many wait as were granted, or
+    /// until no more wait than had `come` before.
     pub(crate) fn next_trip(&mut self, come: u64, granted: u64) -> Trip {
         let waiting = self.waiters.queue.len() as u64;
         if waiting > come && waiting < granted {
@@ -175,15 +175,16 @@ impl SessionStep<'_> {
 
 /// Carriers.
 impl StoreSession {
-    /// Whether a carrier must hold the limiter although no handle may be left: the store is owed something, or grants count that were
-    /// made while the store did not answer. No call is in flight.
+    /// Whether a carrier must hold the limiter although no handle may be left: something is owed to the store, or grants still
+    /// count that were made while the store did not answer. Called while no call is in flight.
     fn needs_keeper(&self, now: Moment) -> bool {
         let counts = || self.fallback.counts_until(now) != Moment::NEVER;
         self.carrier.wakes_at == Moment::NEVER && (!self.debts.is_empty() || counts())
     }
 
-    /// Until when a carrier waits and holds the limiter: the store is owed something or will be, or grants count that were made while
-    /// it did not answer. `None`: there is nothing to wait for, or a carrier waits already that comes by then.
+    /// The moment until which a carrier waits and holds the limiter: something is or will be owed to the store, or grants still
+    /// count that were made while it did not answer. `None` if there is nothing to wait for, or if a carrier that waits already
+    /// wakes by then.
     fn next_wait(&mut self, now: Moment) -> Option<Moment> {
         let at = if self.debts.is_empty() {
             let counts_until = self.fallback.counts_until(now);
@@ -198,7 +199,7 @@ impl StoreSession {
         Some(at)
     }
 
-    /// The carrier that waited has woken, or was dropped.
+    /// Records that the carrier that waited has woken, or was dropped.
     pub(crate) fn carrier_woke(&mut self) {
         self.carrier.wakes_at = Moment::NEVER;
     }
@@ -217,7 +218,7 @@ impl StoreSession {
         }
     }
 
-    /// A call that only looks: whether a request would be granted, or else what the limits say.
+    /// A call that changes nothing: it asks whether a request would be granted, or else for the status of each limit.
     pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
         Call {
             peek: costs.map(|costs| self.gate.limits().costs_of_each(costs)),

@@ -1,4 +1,4 @@
-//! Tests of what the simulation and the tests of stores do not reach.
+//! Tests of cases that the simulation and the tests of stores do not reach.
 
 use std::num::NonZeroU64;
 use std::panic::Location;
@@ -41,7 +41,7 @@ fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions 
     }
 }
 
-/// The call of the carrier that was sent for.
+/// The call of the carrier that was started.
 fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> (Call, u64) {
     let errands = effects.more.take().unwrap().errands;
     assert!(matches!(errands[..], [Errand::Carry]));

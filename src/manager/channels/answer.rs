@@ -7,12 +7,12 @@ use crate::manager::parts::Manager;
 use crate::manager::time::clock::ClockOrigin;
 use crate::strategy::Moment;
 
-/// A permit as it is made of a grant. It is made in place, because a copy of the grant would wait until its fields are written.
+/// A permit that is made of a grant. It is made in place, because copying the grant would stall until its fields are written.
 pub(crate) trait FromGrant {
-    /// Makes it of a grant that may hold a place.
+    /// Makes the permit of a grant that may hold a place.
     fn held(manager: &Arc<Manager>, granted: TimedGrant, cost: u64) -> Self;
 
-    /// Makes it of a grant by a rate of a registered manager: it holds nothing.
+    /// Makes the permit of a grant by a rate of a registered manager. The permit holds nothing.
     fn spent(id_prefix: u64, granted: TimedGrant, cost: u64) -> Self;
 }
 

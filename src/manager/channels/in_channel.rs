@@ -45,8 +45,8 @@ impl<'a> InChannel<'a> {
         }
     }
 
-    /// Takes `cost` units of a rate without the lock, for no permit. `false`, without a change: the lock must decide, or the policy
-    /// is no rate.
+    /// Takes `cost` units of a rate without the lock, and makes no permit. Returns `false`, without a change, if the lock must
+    /// decide or the policy is no rate.
     #[inline(always)]
     pub(crate) fn spend(self, cost: u64) -> bool {
         self.0.state.word.decides_rate()
@@ -182,8 +182,8 @@ impl<'a> InChannel<'a> {
         answer.map(|grant| TimedGrant { grant, origin })
     }
 
-    /// [`InChannel::try_acquire`] for a request that may name units, or have a TTL. Sets `limits` to what each limit says right
-    /// after it.
+    /// [`InChannel::try_acquire`] for a request that may name units, or have a TTL. Sets `limits` to the status of each limit
+    /// right after it.
     pub(crate) fn try_request<P: FromGrant>(
         self,
         options: &RequestOptions,
@@ -217,7 +217,7 @@ impl<'a> InChannel<'a> {
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`OutChannel::poll`](super::out_channel::OutChannel::poll) has
-    /// the answer. `timeout` is in nanoseconds. The `options` are asked for where more than the cost matters.
+    /// the answer. `timeout` is in nanoseconds. `options` is called only where more than the cost matters.
     #[inline(always)]
     pub(crate) fn acquire(
         self,
@@ -249,7 +249,7 @@ impl<'a> InChannel<'a> {
     }
 
     /// The rest of [`InChannel::acquire`], where no word grants, for a request that is likely to be granted in place, because the
-    /// latest one was: that costs no clone of the waker.
+    /// latest one was. It does not clone the waker in advance.
     #[inline(never)]
     fn acquire_in_place(
         self,
@@ -290,7 +290,7 @@ impl<'a> InChannel<'a> {
             granted.fill_in(grant, state.clock.origin());
             Visit::end_after_grant(self.0, state, &grant);
             self.0.common().has_waited.store(false, Relaxed);
-            contain_panic(|| drop(queued)); // or the grant would be lost
+            contain_panic(|| drop(queued)); // an escaping panic would lose the grant
             return Ok(Enqueued::Granted(()));
         }
         if timeout.is_none() && state.has_driver(options.blocking) {
@@ -304,7 +304,8 @@ impl<'a> InChannel<'a> {
         self.enqueue(visit, options, timeout, queued, granted)
     }
 
-    /// The slow path of [`InChannel::acquire`], where the request is neither granted in place nor queued behind others. `timeout` in nanoseconds.
+    /// The slow path of [`InChannel::acquire`], where the request is neither granted in place nor queued behind others. `timeout`
+    /// is in nanoseconds.
     #[inline(never)]
     fn enqueue(
         self,
@@ -337,7 +338,7 @@ impl<'a> InChannel<'a> {
             }
         }
         let answer = end_request(visit, answer, options.cost, granted);
-        contain_panic(|| drop(queued)); // or the grant would be lost
+        contain_panic(|| drop(queued)); // an escaping panic would lose the grant
         answer
     }
 }
@@ -375,7 +376,7 @@ pub(crate) fn try_acquire_all(
     let mut visits = visit_all(managers);
     if visits.iter().any(Visit::is_due) {
         drop(visits);
-        // What is due may take several batches, and between them wakers run: no other lock may be held.
+        // Due work may take several batches, and wakers run between them, so no other lock may be held.
         for manager in managers {
             drop(manager.visit().after_due());
         }

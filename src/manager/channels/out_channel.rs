@@ -1,7 +1,7 @@
 //! The *out* channel: how an answer reaches its waiter.
 //!
-//! The manager puts the answer into a slot of the waiter's own and wakes the waiter; only the waiter takes the answer out. A place
-//! is taken without the lock, any other answer under it: see [`answers`](crate::core::queue::answers).
+//! The manager puts the answer into the waiter's own slot and wakes the waiter; only the waiter takes the answer out. It takes a
+//! place without the lock, and any other answer under it: see [`answers`](crate::core::queue::answers).
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -18,7 +18,7 @@ use crate::snapshot::LimitStatus;
 manager_view!("How answers leave.", OutChannel, out_channel);
 
 impl<'a> OutChannel<'a> {
-    /// Takes the answer to a queued request of `cost`, if there is one; then the id is spent.
+    /// Takes the answer to a queued request of `cost`, if there is one. The id is invalid after that.
     #[inline(always)]
     pub(crate) fn poll(
         self,
@@ -102,7 +102,7 @@ impl<'a> OutChannel<'a> {
         }
     }
 
-    /// The answer was taken: no time moves and no waiter is to be woken; only the drain can have become complete.
+    /// Unlocks after an answer was taken. No time has passed and no waiter needs to be woken; only the drain may be complete now.
     #[inline(always)]
     fn unlock_after_answer(self, state: Locked<'a>) {
         if state.watchers.is_some() {
@@ -118,7 +118,7 @@ impl<'a> OutChannel<'a> {
         })
     }
 
-    /// The owner of a queued request of `cost` gives it up.
+    /// Gives up a queued request of `cost`, for its owner.
     pub(crate) fn abandon(self, id: WaiterId, cost: u64) {
         self.0
             .visit()

@@ -21,7 +21,7 @@ use crate::policy::Limit;
 use crate::strategy::{Moment, Outcome};
 
 manager_view!(
-    "How permits come back, and what their holders ask in the meantime.",
+    "How permits are released, and what their holders ask before that.",
     ReleaseChannel,
     release_channel
 );
@@ -32,7 +32,7 @@ impl Manager {
         if claim == Claim::PLACE {
             match self.state.word.put_back(cost) {
                 PutBack::Done => {}
-                PutBack::InTransit => self.release_under_lock(fence, 0, claim), // the lock takes the units over
+                PutBack::InTransit => self.release_under_lock(fence, 0, claim), // locking takes the units over
                 PutBack::Refused => self.release_under_lock(fence, cost, claim),
             }
         } else if claim.holds() {
@@ -48,7 +48,7 @@ impl Manager {
         }
         match state.schedule.pass_on(cost, claim) {
             Some(next) => {
-                drop(state); // no time moves
+                drop(state); // no time has passed
                 contain_panic(|| next.wake());
             }
             None => self
@@ -68,7 +68,7 @@ impl<'a> ReleaseChannel<'a> {
         });
     }
 
-    /// Releases the place of a permit if there is only a word: then no limit settles usage or learns from a report.
+    /// Releases the place of a permit if there is only a word: then no limit needs settlements or reports.
     fn release_to_word(self, grant: Grant, cost: u64) -> bool {
         let is_all = grant.claim == Claim::PLACE && self.0.state.is_only_a_word();
         if is_all {
@@ -81,7 +81,7 @@ impl<'a> ReleaseChannel<'a> {
     pub(crate) fn settle(self, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
         if !matches!(actual, Actual::Nothing | Actual::Cost(0)) && self.release_to_word(grant, cost)
         {
-            return true; // one that cost nothing is counted as refunded
+            return true; // a permit that cost nothing counts as refunded
         }
         self.0
             .visit()
@@ -100,14 +100,14 @@ impl<'a> ReleaseChannel<'a> {
         })
     }
 
-    /// How many of each unit a permit was granted, while it is live and any of its limits count by unit.
+    /// The costs by unit of a permit, while it is live and any of its limits counts by unit.
     pub(crate) fn unit_costs(self, fence: u64) -> Option<Arc<UnitCosts>> {
         self.0
             .visit()
             .give(|schedule, _, _| schedule.outlook().unit_costs(fence).cloned())
     }
 
-    /// A permit will never be released.
+    /// Records that a permit will never be released.
     pub(crate) fn forget(self, grant: Grant) {
         if grant.claim.names_units() || grant.claim.lease().is_some() {
             self.0
@@ -122,7 +122,7 @@ impl<'a> ReleaseChannel<'a> {
             .give(|schedule, now, _| schedule.renew(now, index, fence))
     }
 
-    /// Gives a permit a TTL of its own, from now on if it `renews`. Returns whether the permit is live.
+    /// Gives a permit its own TTL, which counts from now if it `renews`. Returns whether the permit is live.
     pub(crate) fn set_own_ttl(
         self,
         index: Index,
@@ -149,7 +149,7 @@ impl<'a> ReleaseChannel<'a> {
         }
     }
 
-    /// Gives the permit of a grant the TTL that its request asked for, if it did.
+    /// Gives the permit of a grant the TTL of its request, if the request has one.
     #[inline(never)]
     pub(crate) fn limit_ttl(self, grant: Grant, options: &RequestOptions) {
         if let (Some(own), Some(lease)) = (options.ttl(), grant.claim.lease()) {

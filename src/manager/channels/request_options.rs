@@ -29,12 +29,12 @@ pub(crate) struct RequestOptions {
 pub(crate) struct RareOptions {
     /// The TTL of its permit. A longer one than that of the policy has no effect.
     pub(crate) ttl: Option<Duration>,
-    /// The longest random delay before it asks.
+    /// The longest random delay before the request begins.
     pub(crate) jitter: Option<Duration>,
 }
 
 impl RequestOptions {
-    /// The default request.
+    /// A request with default options.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
         Self {
@@ -89,17 +89,17 @@ impl RequestOptions {
         Costs::new(self.cost, &self.by_unit)
     }
 
-    /// Sets how many it takes of a unit.
+    /// Sets how many of a unit the request takes.
     pub(crate) fn set_cost_of(&mut self, unit: &str, cost: u64) {
         Arc::make_mut(self.by_unit.get_or_insert_default()).set(Unit::new(unit), cost);
     }
 
-    /// Asks for what the limits say at the grant.
+    /// Asks for the status of each limit at the grant.
     pub(crate) fn ask_for_explanation(&mut self) {
         Arc::make_mut(self.by_unit.get_or_insert_default()).ask_for_explanation();
     }
 
-    /// The request as the queue takes it: the timeout is now a deadline, or [`Moment::NEVER`].
+    /// The request for the queue, with a deadline instead of a timeout; [`Moment::NEVER`] if it has none.
     pub(in crate::manager) fn request(&self, deadline: Moment) -> Request<'_> {
         let &Self {
             priority,
@@ -117,8 +117,8 @@ impl RequestOptions {
     }
 }
 
-/// A TTL in nanoseconds. 0 becomes 1, because a permit that was handed out is live. A TTL that is too long for the number is longer
-/// than that of any policy.
+/// A TTL in nanoseconds. 0 becomes 1, because a permit that was handed out is live. A TTL that does not fit becomes the largest
+/// number, which is longer than the TTL of any policy.
 pub(crate) fn nonzero_nanos(ttl: Duration) -> NonZeroU64 {
     u64::try_from(ttl.as_nanos()).map_or(NonZeroU64::MAX, |nanos| {
         NonZeroU64::new(nanos).unwrap_or(NonZeroU64::MIN)

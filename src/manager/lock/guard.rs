@@ -2,11 +2,11 @@
 //!
 //! # What is allocated when
 //!
-//! A word of places says all that matters while no request waits, and each of a million keys may have one. So the state and its
-//! lock are allocated by the first call that needs them, and stay. Until then the word has never been shut. If several calls need them
-//! at the same time, one allocates and the others wait for it (by [`OnceLock`]). The new state knows nothing of the grants so far: the
-//! first call that takes its lock finds the word open, and takes over what it owns, as any later call does. So no release is missed:
-//! while there is no state the word is open, and units that come back are in it.
+//! A word of places holds all that matters while no request waits, and each of a million keys may have one. So the state and its
+//! lock are allocated by the first call that needs them, and stay. Until then the word has never been shut. If several calls need
+//! them at the same time, one allocates and the others wait for it (by [`OnceLock`]). The new state does not contain the grants
+//! so far: the first call that takes its lock finds the word open, and takes over what it owns, as any later call does. So no
+//! release is missed: while there is no state the word is open, and released units are in it.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -23,7 +23,7 @@ pub(crate) trait Source {
     /// What is allocated with a state, and used without its lock.
     type OutsideLock: Debug;
 
-    /// A new state, of a word of places.
+    /// Makes the state of a word of places.
     fn state(&self) -> (Self::State, Self::OutsideLock);
 
     /// `None` if no word of this source decides a rate.
@@ -36,14 +36,14 @@ pub(crate) trait BehindWord {
     /// nanoseconds, if it decided by one.
     fn take_over(&mut self, content: WordValue, fence: u64, latest: Option<u64>);
 
-    /// These units were released while the word was shut.
+    /// Adds units that were released while the word was shut.
     fn put_back(&mut self, units: u64);
 
-    /// `false`: [`BehindWord::hand_over`] would return `None`, and need not be called.
+    /// If `false`, [`BehindWord::hand_over`] would return `None`, and need not be called.
     fn may_hand_over(&self) -> bool;
 
-    /// What the word is to own; `None` where the lock must decide: a request waits, or the state does not fit a word.
-    /// The second number is the fence of the latest grant.
+    /// What the word is to own, and the fence of the latest grant. `None` if the lock must decide, because a request waits or the
+    /// state does not fit a word.
     fn hand_over(&mut self) -> Option<(WordContents, u64)>;
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Guarded<S: Source> {
 #[derive(Debug)]
 struct Inner<S: Source> {
     state: Mutex<S::State>,
-    /// How often the word was opened. It changes under the lock.
+    /// The number of times the word was opened. It changes only under the lock.
     openings: AtomicU64,
     outside_lock: S::OutsideLock,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Locked<'a, S: Source> {
 pub(crate) type PeekGuard<'a, T> = MutexGuard<'a, T>;
 
 impl<S: Source> Guarded<S> {
-    /// With a state from the start.
+    /// Has a state from the start.
     pub(crate) fn new(common: Arc<S>, state: S::State, outside_lock: S::OutsideLock) -> Self {
         let inner = OnceLock::from(Box::new(Inner::new(state, outside_lock)));
         let guarded = Self {
@@ -88,7 +88,7 @@ impl<S: Source> Guarded<S> {
         guarded
     }
 
-    /// With units of a place, after the grant of this fence. The state is allocated when it is needed.
+    /// Has an open word with these units of places, after the grant of this fence. The state is allocated when it is needed.
     pub(crate) fn of_places(common: Arc<S>, units: u64, fence: u64) -> Self {
         Self {
             word: Word::of_places(units, fence),
@@ -155,7 +155,7 @@ impl<S: Source> Guarded<S> {
     }
 
     /// No code of this crate panics under the lock, and no foreign code runs there. If code panicked all the same, the limiter
-    /// would go on, because a limiter that fails for ever is worse.
+    /// would continue, because a limiter that fails for ever is worse.
     #[inline(always)]
     fn lock_state(&self) -> MutexGuard<'_, S::State> {
         self.inner()

@@ -19,7 +19,7 @@ pub(crate) struct State {
     pub(in crate::manager) schedule: Schedule,
     pub(in crate::manager) clock: Clock,
     runtimes: Runtimes,
-    /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
+    /// The moment by which every driver wakes at the latest; [`Moment::NEVER`] if none is to wake.
     pub(in crate::manager) armed: Moment,
     /// Whether time has mattered since the queue was last seen empty. Until then, a waiter may rely on a driver in another
     /// runtime. From then on, every waiter has a driver in its own runtime, because another runtime may exist without being
@@ -34,7 +34,7 @@ pub(crate) struct State {
 pub(in crate::manager) struct TimerAction {
     /// Wake the drivers.
     pub(in crate::manager) wake: bool,
-    /// Start a driver there.
+    /// Start a driver in this runtime.
     pub(in crate::manager) start: Option<Handle>,
 }
 
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Whether a release may be the one that a task awaits, because it awaits the drain.
+    /// Whether a task awaits the drain, which a release may complete.
     #[inline(always)]
     pub(in crate::manager) fn awaits_drain(&self) -> bool {
         self.watchers
@@ -186,12 +186,12 @@ impl State {
         self.drop_unused_watchers();
     }
 
-    /// While there are watchers, each unlock checks whether the event that they await has happened.
+    /// Frees the watchers if none is left: while they exist, each unlock checks whether their events have happened.
     pub(in crate::manager) fn drop_unused_watchers(&mut self) {
         self.watchers.take_if(|watchers| watchers.is_empty());
     }
 
-    /// A driver has ended. Returns whether it was the last.
+    /// Records that a driver has ended. Returns whether it was the last.
     pub(in crate::manager) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
         self.runtimes.leave(runtime);
         let was_last = !self.runtimes.has_driver();
@@ -230,7 +230,7 @@ impl BehindWord for State {
 
     fn hand_over(&mut self) -> Option<(WordContents, u64)> {
         if self.awaits_drain() {
-            return None; // a place that comes back to an open word wakes no task
+            return None; // a place that is released to an open word wakes no task
         }
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
         let fits = matches!(opening, WordContents::Places { .. }) || self.clock.is_the_only_one();

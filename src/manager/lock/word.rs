@@ -3,30 +3,30 @@
 //! ```text
 //!             bit 63   bit 62   then    the rest
 //! places      0        0        count   units left      a plain concurrency: a count of 30 bits, 32 of units
-//! rate        0        RATE     count   value           a pace or a fixed window: a count of 9 bits, 53 of its value on a line
+//! rate        0        RATE     count   value           a pace or a fixed window: a count of 9 bits, 53 of its value
 //! shut        SHUT     0        0       units in transit
 //! ```
 //!
 //! A rate could be decided under the lock alone. The word decides it because that is faster: a decision on a rate (W4 in
 //! BENCHMARKS.md) takes 43 ns here, and the same limit under the lock takes 53 ns.
 //!
-//! Beside it lies `folded`. **The fence of the latest grant is `folded + count`**, modulo 2^64: so a grant, its fence and the number
-//! of grants so far are one write. The [`PackedRate`] says which cost a value admits at which instant; it lies in a [`WordRate`],
-//! apart from the word: each of a million keys may have a word, and none of them decides a rate.
+//! `folded` lies beside it. **The fence of the latest grant is `folded + count`**, modulo 2^64: so a grant, its fence and the
+//! number of grants so far are one write. The [`PackedRate`] determines which cost a value admits at which instant; it lies in a
+//! [`WordRate`], apart from the word: each of a million keys may have a word, and none of them decides a rate.
 //!
 //! # Who owns what
 //!
 //! *Open*, the word owns its content and the count; their copies under the lock are stale. *Shut*, the state under the lock owns
 //! them, and units in the word are *in transit*: they were released meanwhile, and the caller that released them is on the way to
 //! the lock. The word is shut when the lock is taken, and opened again when it is released, unless a request waits or the state does
-//! not fit. Only [`Guarded`](super::guard::Guarded) does either. The line and `folded` are written only under the lock, while the
-//! word is shut.
+//! not fit. Only [`Guarded`](super::guard::Guarded) does either. The packed rate and `folded` are written only under the lock,
+//! while the word is shut.
 //!
 //! # Orderings
 //!
-//! - A grant loads the word (Acquire), then `folded` and the line (Relaxed), and replaces the word if it is still the same
-//!   (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was written
-//!   before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
+//! - A grant loads the word (Acquire), then `folded` and the packed rate (Relaxed), and replaces the word if it is still the
+//!   same (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was
+//!   written before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
 //!   [`Word::peek_unlocked`] does the same, and replaces the word by itself.
 //! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
 //!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
@@ -39,18 +39,18 @@
 //! # No release is missed
 //!
 //! All operations on the word have one order. A request is queued only under the lock, hence after the word was shut. Units that
-//! came back before that are in the value that the swap returned; units that come back later find the word shut, and the caller that
-//! releases them then takes the lock and serves the queue.
+//! were released before that are in the value that the swap returned; units that are released later find the word shut, and the
+//! caller that releases them then takes the lock and serves the queue.
 //!
-//! # No value of the word comes back
+//! # No value of the word recurs
 //!
 //! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
-//! succeed with an old `folded` or by an old line: a fence would be given twice. So every grant and every opening adds one to the
-//! count. In a word of places, the count returns after a billion of them, during one preemption. In a word of a rate, the count is
-//! short, but the [value never falls](crate::core::word::packed_rate) until its 53 bits are used up. A count that is full sends the
-//! next request to the lock, so that it never carries into `RATE`.
+//! succeed with an old `folded` or an old packed rate, and a fence would be given twice. So every grant and every opening adds
+//! one to the count. In a word of places, the count wraps only after a billion of them, which would have to happen during one
+//! preemption. In a word of a rate, the count is short, but the [value never falls](crate::core::word::packed_rate) until its 53
+//! bits are used up. A count that is full sends the next request to the lock, so that it never carries into `RATE`.
 //!
-//! How often it was opened is known under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
+//! The number of openings is kept under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
 
 use std::num::NonZeroU64;
 
@@ -76,7 +76,7 @@ pub(crate) struct Word {
     folded: AtomicU64,
 }
 
-/// The line that says which cost a value admits.
+/// The packed rate, which determines the cost that a value admits.
 #[derive(Debug, Default)]
 pub(crate) struct WordRate {
     base: AtomicU64,
@@ -85,7 +85,8 @@ pub(crate) struct WordRate {
     parts_per_unit: AtomicU64,
     tolerance: AtomicU64,
     max_age: AtomicU64,
-    /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Those under the lock are not among them.
+    /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Readings under the lock are not
+    /// included.
     latest: AtomicU64,
 }
 
@@ -109,7 +110,7 @@ pub(crate) enum PutBack {
 }
 
 impl Word {
-    /// A word that is shut, after no grant.
+    /// A shut word, before any grant.
     pub(super) fn shut_from_the_start() -> Self {
         Self {
             word: AtomicU64::new(SHUT),
@@ -126,7 +127,7 @@ impl Word {
         }
     }
 
-    /// Whether it decides a rate. `false`: it decides places, or is shut. It may have changed by the next call.
+    /// Whether it is open and decides a rate. It may have changed by the next call.
     #[inline(always)]
     pub(crate) fn decides_rate(&self) -> bool {
         self.word.load(Relaxed) & RATE != 0
@@ -247,8 +248,8 @@ impl Word {
         BeforeShut::Open { content, fence }
     }
 
-    /// Opens the word after the grant of this fence, for the time with this number; what is in transit is added. Call it under the
-    /// lock, where the word is shut. A `rate` must be there to open a word of a rate.
+    /// Opens the word after the grant of this fence, with the number of earlier `openings`. Units in transit are added. Call it
+    /// under the lock, where the word is shut. A word of a rate needs a `rate`.
     pub(super) fn open(
         &self,
         opening: WordContents,

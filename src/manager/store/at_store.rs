@@ -1,4 +1,4 @@
-//! A manager whose limits are in a store: how its session gets inputs, and what callers ask besides permits that they wait for.
+//! A manager whose limits are in a store: the inputs of its session, and the calls that do not wait for a permit.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -47,8 +47,8 @@ impl<'a> AtStore<'a> {
         })
     }
 
-    /// Asks the store once. A poll by [`OutChannel::poll`](crate::manager::channels::out_channel::OutChannel::poll) must follow. `waker` is
-    /// woken when that has the answer.
+    /// Asks the store once. A poll by [`OutChannel::poll`](crate::manager::channels::out_channel::OutChannel::poll) must follow.
+    /// `waker` is woken when the answer is there.
     pub(crate) fn try_acquire(
         self,
         options: &RequestOptions,
@@ -118,7 +118,7 @@ impl<'a> AtStore<'a> {
         Ok(())
     }
 
-    /// Places of this key came back in another process.
+    /// Records that places of this key were released in another process.
     pub(crate) fn released_elsewhere(self) {
         self.change_session(|step| step.session.released_elsewhere(step.now));
     }

@@ -1,7 +1,8 @@
 //! Carries the calls of a session to its store, and the replies back.
 //!
 //! A carrier makes one trip after another, until the session has nothing left to send: so at most one call of a key is in flight.
-//! After a reply it yields: the requests that were granted ask again first, and go together. A heartbeat renews the leases.
+//! After a reply it yields, so that tasks that were granted can ask again first and share the next call. A heartbeat renews the
+//! leases.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::manager::time::{timekeeper, timers};
 use crate::store::background::background;
 
 impl AtStore<'_> {
-    /// Starts what the session has asked for.
+    /// Starts the errands of the session.
     #[cold]
     pub(in crate::manager) fn run_errands(self, errands: Vec<Errand>) {
         let (manager, kept) = (self.0, &self.link().kept);
@@ -29,7 +30,7 @@ impl AtStore<'_> {
                 Errand::KeepDenied(duration) => kept.keep_denied(manager, duration),
                 Errand::KeepHeldBack(duration) => kept.keep_paused(manager, duration),
                 Errand::EndKeep => kept.forget(&**manager, || manager.is_closed_or_paused()),
-                // In the caller's runtime; where there is none, in the background.
+                // The carrier runs in the caller's runtime, or in the background if there is none.
                 Errand::Carry => {
                     if let Some(runtime) = timers::runtime_here().or_else(background) {
                         runtime.spawn(carry(Arc::clone(manager)));
@@ -39,8 +40,8 @@ impl AtStore<'_> {
         }
     }
 
-    /// Renews the leases in the background, where no task of the program keeps the thread; on a clock that a test has paused, in its
-    /// runtime.
+    /// Renews the leases in the background, where no task of the program occupies the thread. If a test has paused the clock,
+    /// they are renewed in the test's runtime.
     #[cold]
     fn start_heartbeat(self) {
         let here = Handle::try_current().ok();
@@ -59,7 +60,7 @@ impl AtStore<'_> {
         self.note_in_session(|step| step.next_trip(come, granted))
     }
 
-    /// A call has ended. Returns what its carrier does next.
+    /// Handles the end of a call. Returns what its carrier does next.
     fn answered(self, generation: u64, answer: &CallAnswer) -> Trip {
         let next = self.0.visit().change(|schedule, now, effects| {
             schedule.change_session(now, effects, |step| step.answered(generation, answer));
@@ -93,7 +94,7 @@ async fn carry(manager: Arc<Manager>) {
             }
             Trip::WaitUntil(at) => {
                 let at = manager.lock().clock.instant(at);
-                // The carrier holds the manager. If it is dropped, it waits no longer.
+                // The carrier holds the manager while it waits. If the carrier is dropped, its wait has ended.
                 let guard = OnDrop(|| store.note_in_session(|step| step.session.carrier_woke()));
                 sleep_until(at).await;
                 drop(guard);
@@ -126,13 +127,13 @@ async fn renew(manager: Weak<Manager>, ttl: Duration) {
             std::mem::forget(dropped); // another heartbeat may have begun by now
             return;
         }
-        // Spread over half the pause, so that the store serves others between them.
+        // The renewals are spread over half the pause, so that the store serves other calls between them.
         let between = pause / 2 / u32::try_from(renewals.len()).unwrap_or(u32::MAX).max(1);
         let several = renewals.len() > 1;
         next = if several { pause / 2 } else { pause };
         for renewal in renewals {
             let sent_at = store.note_in_session(|step| step.now);
-            // Not longer than a third of the TTL: then there is time for another try.
+            // A renewal may take at most a third of the TTL, so that there is time for another try.
             match timeout(pause, store.link().call(renewal.call.clone())).await {
                 Ok(Ok(reply)) => manager.visit().change(|schedule, now, effects| {
                     schedule.change_session(now, effects, |step| {

@@ -22,7 +22,7 @@ pub(crate) struct KeptKeys(Lock<Option<KeptManagers>>);
 
 #[derive(Debug, Default)]
 struct KeptManagers {
-    /// Each manager with the end.
+    /// Each manager, with the end of its pause or denial.
     by_addr: HashMap<usize, (Arc<dyn Driven>, Instant)>,
     /// After this number of further calls of `keep`, the managers whose pauses or denials have ended are dropped. The number is that of
     /// the managers that were kept, so that each call pays the same for the sweeps, however many keys there are.
@@ -34,7 +34,7 @@ impl KeptKeys {
         Self(Lock::new(Some(KeptManagers::default())))
     }
 
-    /// For a pause or a close, which must not be lost.
+    /// Keeps a manager for a pause or a close, which must not be lost.
     pub(super) fn keep_paused<D: Driven>(&self, manager: &Arc<D>, duration: Duration) {
         self.keep(
             manager,
@@ -43,7 +43,7 @@ impl KeptKeys {
         );
     }
 
-    /// For a denial, if few keys are kept, and not for long: another process may reset the key.
+    /// Keeps a manager for a denial, if few keys are kept. It is not kept for long, because another process may reset the key.
     pub(super) fn keep_denied<D: Driven>(&self, manager: &Arc<D>, duration: Duration) {
         const MINUTE: Duration = Duration::from_secs(60);
         self.keep(manager, duration.min(MINUTE), MAX_DENIED);
@@ -77,11 +77,11 @@ impl KeptKeys {
             Entry::Vacant(_) => {}
         }
         drop(kept);
-        drop(ended); // outside the lock: the managers may be the last to hold what they hold
+        drop(ended); // outside the lock: the managers may be the last owners of what they hold
     }
 
-    /// Forgets a key that was resumed, unless it must stay. That is asked under the lock: a call that pauses or closes
-    /// the key after that keeps it after this.
+    /// Forgets a key that was resumed, unless it must stay. `must_stay` runs under the lock: a call that pauses or closes the key
+    /// after that keeps it again.
     pub(super) fn forget<D: Driven>(&self, manager: &D, must_stay: impl FnOnce() -> bool) {
         let addr = std::ptr::from_ref(manager) as usize;
         let mut kept = self.0.lock();

@@ -1,4 +1,4 @@
-//! The way to a store: a deadline for each call, and a breaker that gives a store which does not answer time to recover.
+//! The way to a store: a deadline for each call, and a breaker that gives a store time to recover when it does not answer.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -18,7 +18,7 @@ use crate::observe::KeyedObservers;
 use crate::snapshot::KeyTotals;
 use crate::store::{Store, StoreFuture};
 
-/// The way of one limiter, with all its keys, to its store.
+/// The link of one limiter, with all its keys, to its store.
 #[derive(Debug)]
 pub(crate) struct StoreLink {
     pub(crate) store: Arc<dyn Store>,
@@ -26,7 +26,7 @@ pub(crate) struct StoreLink {
     pub(crate) deadline: Duration,
     pub(crate) observer: Arc<KeyedObservers>,
     pub(crate) kept: KeptKeys,
-    /// The totals of managers that were dropped, to read and to add to.
+    /// The totals of managers that were dropped.
     pub(crate) counted: Lock<KeyTotals>,
     /// Receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
     _listener: Arc<dyn Any + Send + Sync>,
@@ -62,7 +62,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be made now, and is a probe.
+    /// Decides whether a call may be made now. Returns whether the call is a probe.
     fn admit(&mut self, now: impl FnOnce() -> Instant) -> Result<bool, StoreError> {
         match &mut self.open {
             Some(open) if open.probing || now() < open.probe_at => Err(open.error.clone()),
@@ -74,7 +74,7 @@ impl Breaker {
         }
     }
 
-    /// A call has failed. Returns whether the breaker opened.
+    /// Records a failed call. Returns whether it opened the breaker.
     fn failed(&mut self, now: Instant, error: &StoreError) -> bool {
         self.failures = self.failures.saturating_add(1);
         if self.failures < Self::FAILURES {
@@ -94,13 +94,13 @@ impl Breaker {
         opens
     }
 
-    /// A call was answered. Returns the instant at which the breaker opened, if it is open.
+    /// Records an answered call. Returns the instant at which the breaker opened, if it is open.
     fn answered(&mut self) -> Option<Instant> {
         self.failures = 0;
         self.open.take().map(|open| open.since)
     }
 
-    /// A probe ended without a result: its future was dropped.
+    /// Records that a probe ended without a result, because its future was dropped.
     fn probe_was_dropped(&mut self) {
         self.open.iter_mut().for_each(|open| open.probing = false);
     }
@@ -138,7 +138,7 @@ impl StoreLink {
             .await
     }
 
-    /// Asks the store something else, within the deadline, and checks what it answers.
+    /// Awaits another operation of the store within the deadline, and checks its answer.
     pub(crate) async fn within_deadline<T>(
         &self,
         ask: impl FnOnce() -> StoreFuture<T>,
@@ -151,8 +151,8 @@ impl StoreLink {
         .await
     }
 
-    /// Awaits an answer, unless the breaker is open. `is_sure`: it comes within the deadline. An answer that breaks a rule is an
-    /// error of the store.
+    /// Awaits an answer, unless the breaker is open. `is_sure`: the store itself keeps the deadline. An answer that breaks a rule
+    /// is an error of the store.
     async fn ask<T>(
         &self,
         answer: impl Future<Output = Result<T, StoreError>>,
@@ -213,7 +213,7 @@ impl StoreLink {
         }
     }
 
-    /// Whether calls are made, and not given up for a while.
+    /// Whether calls are made at present, because the breaker is closed.
     pub(crate) fn is_up(&self) -> bool {
         self.breaker.lock().open.is_none()
     }

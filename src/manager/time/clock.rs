@@ -1,4 +1,4 @@
-//! A clock as moments: what a limiter makes of the readings of one or several clocks.
+//! A clock as moments, computed from the readings of one or several clocks.
 
 use tokio::time::Instant;
 
@@ -93,7 +93,7 @@ impl Clock {
         self.source
     }
 
-    /// The clock was read at this moment, without the lock.
+    /// Records that the clock was read at this moment, without the lock.
     pub(in crate::manager) fn was_read(&mut self, moment: Moment) {
         if moment > self.moment {
             self.latest = self.latest.plus(moment.since(self.moment));

@@ -20,15 +20,15 @@ pub(crate) trait Driven: fmt::Debug + Send + Sync + 'static {
         next
     }
 
-    /// The driver in a runtime ended while the manager still exists. That happens only when the runtime ends, or has no timers
-    /// and tokio panics. No other driver is to be started there.
+    /// Handles that the driver in a runtime has ended while the manager still exists. That happens only when the runtime ends, or
+    /// has no timers and tokio panics. No other driver is to be started there.
     fn driver_gone(&self, runtime: runtime::Id);
 }
 
 /// What a driver does after a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Next {
-    /// There is more to do: it yields to other tasks, and runs again.
+    /// There is more to do: the driver yields to other tasks, and runs again.
     Continue,
     /// It sleeps until this instant, or without a timer, until it is woken.
     Sleep(Option<Instant>),

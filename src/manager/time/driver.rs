@@ -1,7 +1,7 @@
 //! The driver: one task with one timer, in one runtime.
 //!
-//! It sleeps until the next instant that matters, or without a timer, and is woken early when that changes. It holds what it drives
-//! only while it runs it, and ends when that was dropped.
+//! The driver sleeps until the next instant that matters, or without a timer, and is woken early when that instant changes. It
+//! holds what it drives only during a run, and ends when what it drives was dropped.
 
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use super::driven::{Driven, Next};
 use super::{timekeeper, timers};
 
-/// Starts a driver. `precise`: the [timekeeper] comes before it.
+/// Starts a driver. `precise`: the [timekeeper] acts before it.
 pub(super) fn spawn<D: Driven>(
     driven: &Arc<D>,
     runtime: &Handle,
@@ -41,7 +41,7 @@ struct Driver<D: Driven> {
 
 async fn drive<D: Driven>(driver: Driver<D>) {
     loop {
-        // Registered before `run_due`: a wake-up between `run_due` and the sleep would be missed.
+        // The wake-up is registered before `run_due`. Otherwise a wake-up between `run_due` and the sleep would be missed.
         let woken = driver.wakeup.notified();
         let Some(driven) = driver.driven.upgrade() else {
             return;

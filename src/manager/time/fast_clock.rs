@@ -12,20 +12,19 @@ use super::reading::Reading;
 
 /// How long the counter is relied on after it was compared with the system's clock, in nanoseconds.
 ///
-/// In this time they part by some microseconds: quanta measures the counter to about one part in 100,000, and the system slews its
-/// own clock by at most one in 2,000.
+/// In this time the two clocks diverge by some microseconds: quanta measures the counter to about one part in 100,000, and the
+/// system slews its own clock by at most one in 2,000.
 const COMPARE_EVERY: u64 = 100_000_000;
 
 /// The system's monotonic clock, as the processor's counter continues it.
 ///
-/// A counter alone would part from the timers, by a second in a day. It may also restart while the machine sleeps, and jump when a
-/// virtual one is moved. So it is compared with the system's clock every [`COMPARE_EVERY`], and whenever it was behind; a reading
-/// that compares is one of the system's clock.
+/// A counter alone would drift from the timers, by a second in a day. It may also restart while the machine sleeps, and jump when
+/// a virtual one is moved. So it is compared with the system's clock every [`COMPARE_EVERY`], and whenever it was behind. A
+/// reading that compares returns the system's clock.
 ///
 /// `ahead` and `compared` belong together, and one comparison at a time stores them. It stores `compared` (Release) after `ahead`,
-/// and a reading loads `compared` first (Acquire), so it sees an `ahead` that is as new, or newer. A newer one comes from a comparison
-/// that this reading does not need, where both values serve; or the counter, which is read later, turns out to be due for another
-/// comparison.
+/// and a reading loads `compared` first (Acquire), so it sees an `ahead` that is as new, or newer. If it is newer, then either
+/// this reading needs no comparison, and both values serve; or the counter, which is read later, is due for another comparison.
 #[derive(Debug)]
 pub(super) struct CounterClock {
     counter: quanta::Clock,
@@ -51,7 +50,7 @@ impl CounterClock {
     }
 
     fn new(counter: quanta::Clock) -> Self {
-        const NEVER: u64 = 1 << 63; // as far as can be from all that is counted
+        const NEVER: u64 = 1 << 63; // farthest from every counted value
         Self {
             first: counter.raw(),
             counter,
@@ -70,7 +69,7 @@ impl CounterClock {
     /// A reading that is not before `latest`, unless the clock has stepped back.
     ///
     /// A processor may read its counter before it holds the lock, the counters of two processors may differ by a little, and a
-    /// comparison may put the clock back. None of that is a step: time stands still until the clock is there again.
+    /// comparison may put the clock back. None of that is a step: time stands still until the clock reaches `latest` again.
     #[inline(never)]
     pub(super) fn now_after(&self, latest: Reading) -> Reading {
         let now = self.now();
@@ -85,7 +84,7 @@ impl CounterClock {
     fn now_by(&self, system_clock: impl FnOnce() -> Instant) -> Reading {
         let (compared, ahead) = (self.compared.load(Acquire), self.ahead.load(Relaxed));
         let counted = self.counted();
-        // A counter that is behind the comparison has a difference above all that is counted.
+        // If the counter is behind the comparison, the difference wraps and is larger than any count.
         if counted.wrapping_sub(compared) < COMPARE_EVERY {
             Reading(counted.wrapping_add(ahead))
         } else {
@@ -117,7 +116,7 @@ impl CounterClock {
     }
 }
 
-/// Not tokio's: that may be paused.
+/// Not tokio's clock, which may be paused.
 fn system_clock() -> Instant {
     Instant::from_std(std::time::Instant::now())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The instant that readings are counted from: up to two years ago, as far as the system can tell instants before its start.
+/// The instant that readings are counted from: up to two years ago, as far as the system can represent instants before its start.
 /// A paused clock may show an instant before the first reading.
 static ZERO: LazyLock<Instant> = LazyLock::new(|| {
     let spans = (0..26).rev().map(|power| Duration::from_secs(1 << power));

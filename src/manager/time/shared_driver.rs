@@ -122,7 +122,7 @@ impl<D: Driven> SharedDriver<D> {
         }
     }
 
-    /// The manager is due sooner: every runtime that serves it runs it now.
+    /// Makes the manager due now in every runtime that serves it.
     pub(in crate::manager) fn call(&self, manager: &D) {
         let addr = addr(manager);
         for timers in self.runtimes.lock().iter_mut() {
@@ -132,7 +132,7 @@ impl<D: Driven> SharedDriver<D> {
         }
     }
 
-    /// The manager was dropped.
+    /// Removes a manager that was dropped.
     pub(in crate::manager) fn dismiss(&self, manager: &D) {
         let addr = addr(manager);
         for timers in self.runtimes.lock().iter_mut() {
@@ -158,14 +158,14 @@ impl<D: Driven> SharedDriver<D> {
                 continue;
             };
             *due = None;
-            // One that is being dropped is passed over: it is about to be dismissed.
+            // A manager that is being dropped is skipped: it is about to be dismissed.
             if let Some(manager) = manager.upgrade() {
                 return Ok(manager);
             }
         }
     }
 
-    /// The manager is due again at that time, unless it was called after its run. If the task and the timekeeper run the
+    /// Makes the manager due again at that time, unless it was called after its run. If the task and the timekeeper run the
     /// manager at once, the earlier of their two times is kept.
     fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
         if let Some(at) = at
@@ -186,13 +186,13 @@ fn timers_in<D: Driven>(
 }
 
 impl<D: Driven> RuntimeTimers<D> {
-    /// The manager is due now. Returns whether it is registered here.
+    /// Makes the manager due now. Returns whether it is registered here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
         self.calls = self.calls.saturating_add(1);
         self.plan(addr, Due(self.calls))
     }
 
-    /// The manager is due then, unless it is due sooner. Returns whether it is registered here.
+    /// Makes the manager due at that time, unless it is due sooner. Returns whether it is registered here.
     fn plan(&mut self, addr: ManagerAddr, due: Due) -> bool {
         let Some((_, planned)) = self.managers.get_mut(&addr) else {
             return false;
@@ -237,7 +237,7 @@ impl<D: Driven> Driven for Task<D> {
                 Some(Next::Continue) | None => Some(Instant::now()),
             };
             shared_driver.plan(self.runtime, &*manager, at);
-            // These may be the last handles: then the key goes with them, whose drop may panic.
+            // These may be the last handles: then the key is dropped with them, and its drop may panic.
             contain_panic(|| drop((manager, shared_driver)));
             if run.is_none() {
                 break; // endless panics must not occupy the runtime's worker for ever

@@ -1,7 +1,7 @@
 //! Where a limiter reads the time by which it decides.
 //!
-//! That is tokio's clock, or with the feature `quanta` and by choice the [fast clock](super::fast_clock). Timers always follow
-//! tokio's clock, so an instant at which one is to fire is [translated](TimeSource::on_tokio_clock).
+//! A limiter reads tokio's clock, or by choice, with the feature `quanta`, the [fast clock](super::fast_clock). Timers always
+//! follow tokio's clock, so an instant at which one is to fire is [translated](TimeSource::on_tokio_clock).
 
 use std::time::Duration;
 
@@ -39,8 +39,9 @@ impl TimeSource {
 
     /// The instant that tokio's clock will show when this one shows `reading`, if both run at the same speed.
     ///
-    /// They need not: tokio's may be paused, and the fast one slower by some parts in a million. A timer that fires too early for
-    /// this clock is then set again, for the rest. As tokio rounds up to a millisecond, that does not spin.
+    /// Their speeds may differ: tokio's clock may be paused, and the fast one may be slower by some parts in a million. A timer
+    /// that fires too early for this clock is then set again, for the rest. As tokio rounds up to a millisecond, that does not
+    /// spin.
     pub(in crate::manager) fn on_tokio_clock(self, reading: Reading) -> Instant {
         let Some(clock) = self.0 else {
             return reading.instant();

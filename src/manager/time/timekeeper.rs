@@ -4,8 +4,8 @@
 //! process, sleeps until a little before the instant that matters next, by how late its sleeps have been, and spins for the rest.
 //! Then it does what is due, as a [driver](super::driver) does. While no limiter waits for an instant it sleeps.
 //!
-//! It comes before the drivers, not in their place: they keep their timers. So nothing is lost where it does not act: where it could
-//! not be started, or where the clock of the limiter's runtime is not the system's, because a test pauses or advances it.
+//! It acts before the drivers and does not replace them: they keep their timers. So nothing is lost where it does not act: if it
+//! could not be started, or if the clock of the limiter's runtime is not the system's, because a test pauses or advances it.
 //!
 //! Crates that sleep precisely do not fit, since such a sleep does not end when an earlier instant is announced.
 
@@ -52,7 +52,7 @@ struct Timekeeper {
 }
 
 /// How much before an instant the thread ends its sleep: the mean of its lateness and the mean deviation from that (estimated as by
-/// Jacobson, "Congestion avoidance and control", 1988, for round trips). More of it takes more CPU than it gains.
+/// Jacobson, "Congestion avoidance and control", 1988, for round trips). A longer lead costs more CPU time than it gains.
 #[derive(Debug)]
 struct Lead {
     mean: Duration,
@@ -233,7 +233,7 @@ impl Timekeeper {
 
 impl Lead {
     const MIN: Duration = Duration::from_micros(10);
-    /// After sleeps that were later than this, by a busy machine, it would spin most of the time.
+    /// If a busy machine ends sleeps later than this, the thread would spin most of the time.
     const MAX: Duration = Duration::from_micros(250);
 
     const fn at_first() -> Self {

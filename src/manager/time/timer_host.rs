@@ -57,7 +57,7 @@ impl<D: Driven> TimerHost<D> {
         }
     }
 
-    /// The manager was dropped.
+    /// Removes a manager that was dropped.
     pub(in crate::manager) fn dismiss(&self, driven: &D) {
         match self {
             Self::Own { wakeup, precise } => {

@@ -1,7 +1,7 @@
 //! Which runtimes were built without timers.
 //!
-//! Tokio has no call that tells: a timer that is made there panics, and the panic hook runs. So that this happens once in each such
-//! runtime, and not once for each limiter and each key, it is remembered for all of them.
+//! Tokio has no call that reports this: a timer that is made there panics, and the panic hook runs. The result is kept for all
+//! limiters and keys, so that the panic happens once in each such runtime.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -9,10 +9,10 @@ use tokio::runtime::{self, Handle};
 
 use crate::lock::Lock;
 
-/// More than a program has at the same time; a runtime that is forgotten panics once more.
+/// More than a program has at the same time. In a runtime that is forgotten, a timer panics once more.
 const REMEMBERED: usize = 32;
 
-/// The latest are the last.
+/// The latest runtimes come last.
 static MISSING_IN: Lock<Vec<runtime::Id>> = Lock::new(Vec::new());
 /// Whether there is any, so that drivers need not lock.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -29,8 +29,8 @@ pub(in crate::manager) fn runtime_here() -> Option<Handle> {
         .filter(|here| !are_missing_in(here.id()))
 }
 
-/// A driver in the runtime has ended. If it panicked, that was the timer, because it catches all other panics; or the runtime is
-/// being dropped by a panic, and nothing will wait there any more.
+/// Records that a driver in the runtime has ended. If it panicked, the timer panicked, because the driver catches all other
+/// panics; or the runtime is being dropped by a panic, and nothing will wait there any more.
 pub(in crate::manager) fn task_ended(runtime: runtime::Id) {
     if !std::thread::panicking() || are_missing_in(runtime) {
         return;

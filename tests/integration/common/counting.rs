@@ -22,13 +22,13 @@ unsafe impl GlobalAlloc for Counting {
         PEAK.set(PEAK.get().max(LIVE.get()));
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         LARGEST.set(LARGEST.get().max(layout.size()));
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller fulfils the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         LIVE.set(LIVE.get().wrapping_sub(layout.size()));
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller fulfils the contract of the system's allocator.
         unsafe { System.dealloc(block, layout) }
     }
 }

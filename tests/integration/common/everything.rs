@@ -173,7 +173,7 @@ async fn of_store(observer: &(impl Observer + Clone)) {
     assert!(key.try_acquire().await.is_err());
     let mut waiting = [queued(key.acquire()), queued(key.acquire())];
     assert!(key.acquire().await.is_err(), "shed");
-    sleep(ms(100)).await; // it is reclaimed
+    sleep(ms(100)).await; // the permit is reclaimed
     drop(held); // late
     let [first, second] = &mut waiting;
     drop(first.await.unwrap());

@@ -1,4 +1,4 @@
-//! A store that a test can let refuse calls, answer late or not answer.
+//! A store that a test can make refuse calls, answer late or not answer.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -105,7 +105,7 @@ impl Store for Faulty {
                         sleep(time).await;
                         store.call(call).await
                     };
-                    tokio::spawn(arrives).await.unwrap() // the call arrives even if its caller has gone
+                    tokio::spawn(arrives).await.unwrap() // the call arrives even if its caller is dropped
                 }
                 Way::RepliesLate(time) => {
                     let reply = store.call(call).await;

@@ -82,7 +82,7 @@ pub(crate) fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Runs the future. It has failed if it takes more than ten seconds.
+/// Runs the future, and fails if it takes more than ten seconds.
 pub(crate) fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::time::timeout(Duration::from_secs(10), future)

@@ -20,7 +20,7 @@ pub(crate) fn cases(cases: u32) -> Config {
     let replays = env::var_os(SEED).is_some();
     Config {
         failure_persistence: Some(Box::new(Replay::default())),
-        // As proptest computes it, which for a replay would be 0.
+        // The same value as in proptest. For the 0 cases of a replay, proptest would set 0.
         max_shrink_iters: cases.saturating_mul(4),
         ..Config::with_cases(if replays { 0 } else { cases })
     }
@@ -90,7 +90,7 @@ pub(crate) fn line(source: Option<&str>, seed: Option<&PersistedSeed>) -> String
     format!("replay: {seed}cargo test --workspace --all-features {program} {tests}")
 }
 
-/// The path of a module, by that of its file.
+/// The path of a module, from the path of its file.
 pub(crate) fn module(source: &str) -> String {
     let path = source.trim_end_matches(".rs");
     let path = ["src/", "tests/integration/"]

@@ -453,7 +453,7 @@ async fn wrong_replies_follow_the_rule_for_a_store_that_is_down() {
     );
 }
 
-/// How a reply is corrupted.
+/// The ways to corrupt a reply.
 #[derive(Debug, Clone)]
 enum Way {
     Good,

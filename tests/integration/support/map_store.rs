@@ -44,7 +44,7 @@ impl Store for MapStore {
         let this = self.clone();
         Box::pin(async move {
             this.transact(|table| {
-                // The clock is read after the lock was got.
+                // The clock is read after the lock was taken.
                 let Decided { reply, state, .. } = this.rules.decide(Self::now(), table.get(&call.scope), &call)?;
                 if let Some(state) = state {
                     table.insert(call.scope, state);

@@ -1,4 +1,5 @@
-//! Tests of the [answers](super::answers): they are beside the file, which a model checker includes without them.
+//! Tests of the [answers](super::answers): they are in their own file, because a model checker includes the other one without
+//! them.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ impl Cost {
 }
 
 impl Settled {
-    /// The actual cost of what a limit counts that was charged `estimate`.
+    /// The actual cost in what a limit `counts`, after a charge of `estimate`.
     pub(super) fn of(self, counts: Counts, estimate: u64) -> u64 {
         let said = match (self, counts) {
             (Self::Nothing, _) => Some(0),

@@ -52,7 +52,7 @@ impl Wake for Alarm {
     }
 }
 
-/// A queued request in its owner's hands.
+/// A queued request, as its owner holds it.
 #[derive(Debug)]
 pub(super) struct Ticket {
     waiter: WaiterId,
@@ -120,7 +120,7 @@ impl Harness {
         Moment::from_nanos(self.reference.now)
     }
 
-    /// What the schedule has answered to a request.
+    /// The answer of the schedule to a request.
     pub(super) fn answer(&self, id: usize) -> Option<AnswerKind> {
         match self.in_place {
             Some((request, answer)) if request == id => Some(answer),
@@ -279,7 +279,7 @@ impl Harness {
         picked(pick, self.held.len()).map(|nth| self.held.swap_remove(nth))
     }
 
-    /// An input that first does what is due, in the reference as well; the effect of the input itself follows there.
+    /// An input that first does what is due, also in the reference. The caller then applies the input itself to the reference.
     fn input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         if self.is_due() && self.takes_batches() {
             self.raw_input(Schedule::run_due);
@@ -302,7 +302,7 @@ impl Harness {
     }
 
     /// Whether what is due may take several batches. The manager does all of it before an input that takes anything from the
-    /// waiters. Less than that is left to the schedule here, as where many keys are changed at once.
+    /// waiters. Less than that is left to the schedule here, as when many keys are changed at once.
     fn takes_batches(&self) -> bool {
         let out = self
             .reference
@@ -333,13 +333,14 @@ impl Harness {
         }
     }
 
-    /// As if the timer were not late. An input that lowers the usage at the same instant grants, too, and where the reference knows
-    /// the usage only within bounds, it cannot tell those grants from the ones that were due before.
+    /// Does what is due, as if the timer were not late. An input that lowers the usage at the same instant also grants. If the
+    /// reference knows the usage only within bounds, it cannot distinguish these grants from those that were due before.
     fn do_what_is_due(&mut self) {
         self.input(Schedule::run_due);
     }
 
-    /// As the manager does before a new request: what is due may take several batches, and all of it may change the answer.
+    /// Does all that is due, as the manager does before a new request: that may take several batches, and all of it may change
+    /// the answer.
     fn advance_if_due(&mut self) {
         if self.is_due() {
             self.raw_input(Schedule::run_due);

@@ -1,4 +1,4 @@
-//! What is done to a schedule, and how each of it is drawn.
+//! The inputs to a schedule, and how each is drawn.
 
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// The plain cost is from `least` on. Most name both units.
+/// The plain cost is at least `least`. Most costs name both units.
 fn costs(least: u64) -> impl Strategy<Value = Cost> {
     let units = || prop::option::weighted(0.9, 0_u64..6);
     let named = prop_oneof![1 => Just([None; 2]), 2 => [units(), units()]];

@@ -65,7 +65,7 @@ pub(super) struct NaiveLimit {
     /// An instant at which a window of a counter starts.
     line: u64,
     charges: Vec<Charge>,
-    /// The latest fence when a pace began that may be kept as a line: an earlier grant may be refunded less.
+    /// The latest fence at the start of a pace that may be kept as a line: an earlier grant may be refunded less.
     pub(super) line_after: Option<u64>,
     /// The counter of a penalty; several if it may be any of them.
     counters: Vec<Sweeper>,
@@ -76,7 +76,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl NaiveLimit {
-    /// Reset, with its initial usage.
+    /// A limit that is reset, with its initial usage.
     pub(super) fn new(limit: Limit, since_epoch: u64, now: u64) -> Self {
         let mut new = Self::empty(limit, since_epoch, now);
         if let Limit::TokenBucket(TokenBucket {
@@ -266,7 +266,7 @@ impl NaiveLimit {
         matches!(self.measure(), Measure::Places)
     }
 
-    /// Parts of a unit that a charge is counted in.
+    /// The number of parts of a unit in which charges are counted.
     fn parts(&self) -> u128 {
         if let Measure::Pace { period, .. } = self.measure() {
             period.into()
@@ -453,7 +453,7 @@ impl NaiveLimit {
         });
     }
 
-    /// `actual` of the units charged for a grant were used.
+    /// Refunds a grant of `cost` of which `actual` units were used.
     pub(super) fn refund(&mut self, now: u64, fence: u64, cost: u64, actual: u64) {
         let Some(nth) = self
             .charges
@@ -533,7 +533,7 @@ impl NaiveLimit {
         }
     }
 
-    /// A request that does not wait was denied. It changes only a penalty, if that denied it.
+    /// Records that a request that does not wait was denied. This changes only a penalty that denied it.
     pub(super) fn note_denial(&mut self, now: u64, cost: u64) {
         self.counters
             .iter_mut()

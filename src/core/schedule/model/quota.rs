@@ -8,7 +8,7 @@ pub(super) struct Quota {
     pub(super) units: u64,
     /// Nanoseconds a unit.
     pub(super) interval: u64,
-    /// When the first unit goes.
+    /// When the first unit is granted.
     pub(super) since: u64,
     pub(super) until: u64,
     /// The latest grant at the first signal of the quota.
@@ -50,7 +50,7 @@ impl Quota {
             }
     }
 
-    /// A grant used `actual` units. `latest`: it is the latest of all, which the next one waits for.
+    /// Settles a grant that used `actual` units. `latest`: it is the latest of all grants, for which the next one waits.
     pub(super) fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: bool) {
         if let Some(taken) = self.taken.iter_mut().find(|taken| taken.fence == fence) {
             taken.used = actual;

@@ -12,7 +12,7 @@ use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
 use crate::strategy::Counts;
 
-/// One for each thing that a limit counts.
+/// The number of accounts: one for each thing that a limit counts.
 const ACCOUNTS: usize = 2 + UNITS.len();
 
 fn account_of(counts: Counts) -> usize {
@@ -34,13 +34,13 @@ pub(super) struct Grant {
     pub(super) cost: Cost,
     /// Whether it holds a place that must be released.
     pub(super) has_place: bool,
-    /// What is counted of it, in each account.
+    /// Its units in each account.
     accounts: [u64; ACCOUNTS],
-    /// In flight, in a slot or with a holder, holding its place.
+    /// Whether it is in flight: in a slot or with a holder, with its place.
     pub(super) is_out: bool,
-    /// From when its TTL counts; `None` where it was granted without one.
+    /// The start of its TTL; `None` if it was granted without one.
     pub(super) leased: Option<u64>,
-    /// Its own TTL; that of the policy is the most.
+    /// Its own TTL; the TTL of the policy is the most.
     own_ttl: Option<u64>,
 }
 
@@ -65,13 +65,14 @@ pub(super) enum Turn {
 #[derive(Debug, Clone)]
 pub(super) struct Reference {
     pub(super) now: u64,
-    /// Before this instant nothing was due that is not done.
+    /// All that was due before this instant is done.
     pub(super) done_until: u64,
     since_epoch: u64,
     pub(super) limits: Vec<NaiveLimit>,
-    /// What each concurrency limit is now. For an adaptive one, only the bounds are checked; this is the schedule's own value.
+    /// The present value of each concurrency limit. For an adaptive one, only the bounds are checked; this is the schedule's own
+    /// value.
     pub(super) concurrency: Vec<Option<u64>>,
-    /// What is in flight and no limit counts any more, but former ones did.
+    /// The accounts with units in flight that only former limits counted.
     accounts: Vec<usize>,
     /// By fence.
     pub(super) grants: BTreeMap<u64, Grant>,
@@ -144,7 +145,7 @@ impl Reference {
             .for_each(|limit| limit.line_after = latest);
     }
 
-    // What there is.
+    // State.
 
     fn tightest(&self) -> Option<Limit> {
         let plain = self
@@ -206,7 +207,7 @@ impl Reference {
             .map(|ttl| ttl.as_nanos() as u64)
     }
 
-    /// What the first concurrency limit counts as in flight, or the first former one that counts anything.
+    /// The units in flight by the first concurrency limit, or by the first former one that counts any.
     pub(super) fn in_flight(&self) -> u64 {
         let first = self
             .limits
@@ -222,7 +223,7 @@ impl Reference {
         first.or_else(former).map_or(0, |account| self.out(account))
     }
 
-    /// What is in flight in this account.
+    /// The units in flight in this account.
     fn out(&self, account: usize) -> u64 {
         self.grants
             .values()
@@ -393,9 +394,9 @@ impl Reference {
         })
     }
 
-    /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline. From
-    /// when the front needs a release or a resume: if every place were released at once, and the pause ended, and all those had left
-    /// that leave by that deadline.
+    /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline.
+    /// From the instant at which the front needs a release or a resume, it is assumed that every place is released, that the
+    /// pause has ended, and that all waiters have left that leave by that deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting, bound: Bound) -> bool {
         let (mut best, mut releases) = (self.clone(), false);
         if self.waiting.len() >= self.max_queue
@@ -510,7 +511,7 @@ impl Reference {
         }
     }
 
-    // What happens.
+    // Events.
 
     pub(super) fn grant(&mut self, cost: Cost) -> u64 {
         let (now, fence) = (self.now, self.grants.len() as u64 + 1);
@@ -540,7 +541,7 @@ impl Reference {
         }; // otherwise they are not recorded
         let cost = Cost { units, ..cost };
         if !self.counts_by_unit() && !self.is_in_flight() {
-            self.accounts.clear(); // all that former policies counted has come back
+            self.accounts.clear(); // all that former policies counted was released
         }
         for account in self.accounts.iter().filter(|_| has_place) {
             accounts[*account] = match account {
@@ -663,7 +664,7 @@ impl Reference {
         now < self.expires(&self.grants[&fence])
     }
 
-    /// A concurrency limit counts what one did that counted the same, or else what the first one counts that counts anything.
+    /// A concurrency limit takes over the units of one that counted the same, or else those of the first one that counts any.
     fn count_in_flight_by(&mut self, policy: &Policy) {
         let places = policy
             .limits()
@@ -821,7 +822,7 @@ impl Reference {
         }
     }
 
-    /// The counts of a snapshot, except those that only the schedule knows.
+    /// The counts of a snapshot, except those that only the schedule has.
     pub(super) fn counts(&self, snapshot: LimiterSnapshot) -> LimiterSnapshot {
         LimiterSnapshot {
             in_flight: self.in_flight(),

@@ -231,8 +231,8 @@ pub(super) fn retry_after_is_exact_behind_others(
     Ok(())
 }
 
-/// `remaining` is the most that the policy would admit at once; where its limits count by unit, the most that the one would that
-/// denies.
+/// `remaining` is the most that the policy would admit at once; if its limits count by unit, the most that the denying limit
+/// would admit.
 pub(super) fn what_remains_would_be_admitted(
     reference: &Reference,
     denied: &Decision,

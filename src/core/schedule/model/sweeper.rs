@@ -1,4 +1,4 @@
-//! The counter of a penalty as a sweeper computes it that visits it each nanosecond.
+//! The counter of a penalty, computed by a sweeper that visits it each nanosecond.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Sweeper {
     quiet: u64,
 }
 
-/// How long ago a charge counts as made when a limit of another period takes it over.
+/// The age of a charge after a limit of another period has taken it over.
 pub(super) fn kept_age(age: u64, old: u64, new: u64) -> u64 {
     if new < old { age * new / old } else { age }
 }

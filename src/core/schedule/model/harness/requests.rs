@@ -323,7 +323,8 @@ impl Harness {
         let ticket = &self.tickets[&id];
         let waker = Waker::from(Arc::clone(&ticket.alarm));
         let (waiter, cost) = (ticket.waiter, ticket.cost);
-        // As the manager does, it looks at its slot first; or only under the lock, as if the answer came between the two.
+        // As in the manager, the owner reads its slot first; or it looks only under the lock, as if the answer came between the
+        // two.
         let looks = id.is_multiple_of(2);
         let place = self
             .schedule
