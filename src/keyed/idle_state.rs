@@ -61,7 +61,7 @@ impl IdleState<'_> {
         }
     }
 
-    /// Whether the cost can ever be admitted. No limit here counts by unit, because a key with such a limit has a gate.
+    /// Checks whether the cost can ever be admitted. No limit here counts by unit, because a key with such a limit has a gate.
     pub(super) fn fits(&self, cost: u64) -> Result<(), AcquireError> {
         self.plan.fits(Costs::plain(cost))
     }

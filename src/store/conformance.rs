@@ -76,7 +76,7 @@ macro_rules! claims {
 }
 
 claims! {
-    /// Of several asks, the longest prefix that the limits admit is granted; the reply states when the next ask would be granted.
+    /// The longest prefix of several asks that the limits admit is granted; the reply states when the next ask would be granted.
     asks::asks_are_granted_in_order_up_to_the_limit;
     /// Each limit of the policy is charged for a grant, or none is; the first limit that denies is named.
     asks::all_limits_admit_or_none_is_charged;

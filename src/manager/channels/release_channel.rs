@@ -135,7 +135,7 @@ impl<'a> ReleaseChannel<'a> {
         })
     }
 
-    /// The TTL that a request asks for needs one in the policy: otherwise permits are no leases.
+    /// Refuses a request for a TTL if the policy has none: its permits are no leases.
     pub(crate) fn check_ttl(self, options: &RequestOptions) -> Result<(), AcquireError> {
         let Some(ttl) = options.ttl() else {
             return Ok(());
