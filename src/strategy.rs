@@ -37,7 +37,7 @@ pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, RefundBound, gcd};
 pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::{LimitRule, Rule};
-pub(crate) use sliding_window::{CounterRule, Log, LogRule};
+pub(crate) use sliding_window::{CounterRule, Grants, LogRule};
 pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.

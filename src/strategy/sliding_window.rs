@@ -12,7 +12,8 @@ mod grants;
 mod log;
 
 pub(crate) use counter::CounterRule;
-pub(crate) use log::{Log, LogRule};
+pub(crate) use grants::Grants;
+pub(crate) use log::LogRule;
 
 /// At most `limit` units in the last `period`, at every instant, not only in the windows of a grid.
 ///

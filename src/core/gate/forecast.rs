@@ -11,7 +11,7 @@ use crate::core::gate::lease::Lease;
 use crate::core::gate::limit_state::{History, LimitState};
 use crate::core::request::Costs;
 use crate::core::suspension::Suspension;
-use crate::strategy::{Log, LogRule, Moment};
+use crate::strategy::{Grants, LogRule, Moment};
 
 /// A copy of a gate that advances in time. `R` yields the reclaims to come, first to last.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ enum LimitForecast<'a> {
 #[derive(Debug)]
 struct LogForecast<'a> {
     rule: &'a LogRule,
-    log: &'a Log,
+    log: &'a Grants,
     granted: VecDeque<(Moment, u64)>,
     /// The units of these grants. Some may have expired since: they can be more than the limit, which can be the largest number.
     units: u128,

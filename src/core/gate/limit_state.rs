@@ -6,7 +6,7 @@ use crate::core::word::packed_rate::MAX_VALUE;
 use crate::core::word::packed_rate_history;
 use crate::policy::Limit;
 use crate::strategy::{
-    LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Places, Ratio, RefundBound, Rule,
+    Grants, LimitReport, LimitRule, LogRule, Moment, PaceRule, Places, Ratio, RefundBound, Rule,
     Slope, StateWords, Strategy, Usage,
 };
 
@@ -16,7 +16,7 @@ use crate::strategy::{
 pub(crate) enum LimitState {
     Pace(Arc<PaceRule>, StateWords, History),
     Rule(Arc<Rule>, StateWords),
-    Log(LogRule, Box<Log>),
+    Log(LogRule, Box<Grants>),
     Places(Places),
 }
 
@@ -131,7 +131,7 @@ impl LimitState {
             }
             Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
-            Self::Log(rule, log) => rule.refund(log, at, cost),
+            Self::Log(_, log) => log.take_back(at, cost),
             Self::Places(places) => places.release(cost),
         }
     }
@@ -166,7 +166,7 @@ impl LimitState {
                 }
             }
             Self::Rule(rule, state) => *state = rule.forgive(*state, now, cost),
-            Self::Log(rule, log) => rule.forgive(log, cost),
+            Self::Log(_, log) => log.take_back_latest(cost),
             Self::Places(..) => {}
         }
     }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::{Lease, LeaseId, Ledger};
 use crate::core::gate::limit_state::LimitState;
 use crate::core::gate::plan::Plan;
-use crate::strategy::{Log, Moment};
+use crate::strategy::{Grants, Moment};
 
 const VERSION: u8 = 2;
 const HEAD: usize = 9;
@@ -198,7 +198,7 @@ fn take_limit(bytes: &mut &[u8], limit: &mut LimitState) -> Result<(), Damaged> 
                 at = at.checked_add(take(bytes)?).ok_or(Damaged)?;
                 grants.push((Moment::from_nanos(at), take(bytes)?));
             }
-            **log = Log::new(grants).ok_or(Damaged)?;
+            **log = Grants::new(grants).ok_or(Damaged)?;
         }
         LimitState::Places(..) => {}
     }

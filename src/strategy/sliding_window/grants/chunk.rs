@@ -1,5 +1,7 @@
 //! One chunk of a log: entries that follow each other.
 
+use std::collections::VecDeque;
+
 use super::super::super::Moment;
 use super::steps;
 
@@ -15,9 +17,7 @@ pub(super) struct Chunk {
     /// The number of the last unit before the first entry, at the time when that was appended.
     before: u64,
     /// In rising order. The numbers count from `before`.
-    entries: Vec<(Moment, u64)>,
-    /// How many entries at the front have been dropped. At least one entry remains, unless the list is empty.
-    dropped: usize,
+    entries: VecDeque<(Moment, u64)>,
 }
 
 impl Chunk {
@@ -25,19 +25,13 @@ impl Chunk {
     pub(super) fn after(before: u64) -> Self {
         Self {
             before,
-            entries: Vec::with_capacity(CHUNK),
-            dropped: 0,
+            entries: VecDeque::with_capacity(CHUNK),
         }
     }
 
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.dropped
-    }
-
-    #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.entries.len() >= CHUNK
+        self.entries.len()
     }
 
     /// The entries that there is memory for.
@@ -58,25 +52,21 @@ impl Chunk {
 
     #[inline(always)]
     pub(super) fn last(&self) -> Option<(Moment, u64)> {
-        self.entries.last().map(|entry| self.numbered(entry))
+        self.entries.back().map(|entry| self.numbered(entry))
     }
 
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> Option<(Moment, u64)> {
-        self.entries
-            .get(self.dropped + index)
-            .map(|entry| self.numbered(entry))
+        self.entries.get(index).map(|entry| self.numbered(entry))
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.entries[self.dropped..]
-            .iter()
-            .map(|entry| self.numbered(entry))
+        self.entries.iter().map(|entry| self.numbered(entry))
     }
 
     /// How many entries, the first ones, are `early`.
     pub(super) fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
-        self.entries[self.dropped..].partition_point(|entry| {
+        self.entries.partition_point(|entry| {
             steps::count();
             early(self.numbered(entry))
         })
@@ -87,48 +77,37 @@ impl Chunk {
     pub(super) fn push(&mut self, now: Moment, end: u64) {
         steps::count();
         let end = end.wrapping_sub(self.before);
-        match self.entries.last_mut() {
+        match self.entries.back_mut() {
             Some(latest) if latest.0 >= now => latest.1 = end,
-            _ => {
-                if self.entries.len() == self.entries.capacity() {
-                    self.make_room();
-                }
-                self.entries.push((now, end));
-            }
+            _ => self.entries.push_back((now, end)),
         }
     }
 
-    /// Drops those granted at `last` or before, and moves `start` behind their units. Returns when the next one was granted.
+    /// Drops those granted at `last` or before, and moves `start` behind their units.
     #[inline(always)]
-    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) -> Option<Moment> {
-        while let Some((at, end)) = self.first() {
-            if at > last {
-                return Some(at);
-            }
+    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) {
+        while let Some((at, end)) = self.first()
+            && at <= last
+        {
             steps::count();
             *start = end;
-            self.dropped += 1;
+            self.entries.pop_front();
         }
-        self.clear_if_all_dropped();
-        None
     }
 
     /// Drops the first entry. Its units then belong to the next one.
     pub(super) fn join_first(&mut self) {
-        self.dropped += 1;
-        self.clear_if_all_dropped();
+        self.entries.pop_front();
     }
 
     /// Refunds units of an entry, and removes the entry if `all` of its units are refunded.
     pub(super) fn take_back(&mut self, index: usize, units: u64, all: bool) {
-        let index = self.dropped + index;
-        for entry in &mut self.entries[index..] {
+        for entry in self.entries.range_mut(index..) {
             steps::count();
             entry.1 = entry.1.wrapping_sub(units);
         }
         if all {
             self.entries.remove(index);
-            self.clear_if_all_dropped();
         }
     }
 
@@ -140,15 +119,14 @@ impl Chunk {
 
     /// Removes the units behind number `end`, which is one of the entry at `index`.
     pub(super) fn truncate(&mut self, index: usize, end: u64) {
-        self.entries.truncate(self.dropped + index + 1);
-        if let Some(latest) = self.entries.last_mut() {
+        self.entries.truncate(index + 1);
+        if let Some(latest) = self.entries.back_mut() {
             latest.1 = end.wrapping_sub(self.before);
         }
     }
 
     /// Appends the entries of the next chunk.
     pub(super) fn append(&mut self, next: &Self) {
-        self.remove_dropped();
         let before = self.before;
         self.entries.extend(
             next.entries()
@@ -160,31 +138,7 @@ impl Chunk {
     #[inline(always)]
     pub(super) fn shrink(&mut self) {
         if self.entries.capacity() > FEW && self.len() < self.entries.capacity() / 4 {
-            self.remove_dropped();
-            self.entries.shrink_to(FEW.max(2 * self.entries.len()));
-        }
-    }
-
-    /// Removes the dropped entries and moves the others, if more than half were dropped. Returns whether it did.
-    #[cold]
-    pub(super) fn make_room(&mut self) -> bool {
-        let sparse = self.dropped > self.entries.len() / 2;
-        if sparse {
-            self.remove_dropped();
-        }
-        sparse
-    }
-
-    fn remove_dropped(&mut self) {
-        self.entries.drain(..self.dropped);
-        self.dropped = 0;
-    }
-
-    #[inline(always)]
-    fn clear_if_all_dropped(&mut self) {
-        if self.dropped >= self.entries.len() {
-            self.entries.clear();
-            self.dropped = 0;
+            self.entries.shrink_to(FEW.max(2 * self.len()));
         }
     }
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::super::MAX_SPAN_NANOS;
-use super::super::grants::{CHUNK, steps};
+use super::super::grants::chunk::CHUNK;
+use super::super::grants::steps;
 use super::*;
 
 fn at(nanos: u64) -> Moment {
@@ -20,7 +21,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..120, 1_u64..9, 0_u8..12, any::<prop::sample::Index>()), 1..60),
     ) {
         let rule = LogRule { limit, period };
-        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        let (mut log, mut now, mut grants) = (Grants::default(), Moment::START, Vec::<(u64, u64)>::new());
         for (step, cost, what, pick) in steps {
             now = now.plus(step);
             let count = |grants: &[(u64, u64)], now: Moment| {
@@ -33,7 +34,7 @@ proptest! {
                 }
                 1 if !grants.is_empty() => {
                     let (at, cost) = grants.remove(pick.index(grants.len()));
-                    rule.refund(&mut log, Moment::from_nanos(at), cost);
+                    log.take_back(Moment::from_nanos(at), cost);
                 }
                 _ => {
                     let cost = cost.min(limit);
@@ -55,7 +56,7 @@ proptest! {
             let reset = rule.reset_at(&log, now);
             prop_assert_eq!(count(&grants, reset), 0);
             prop_assert!(reset == now || count(&grants, reset.minus(1)) > 0);
-            prop_assert_eq!(log.grants.used(), log.grants.to_vec().iter().map(|entry| entry.1).sum::<u64>());
+            prop_assert_eq!(log.used(), log.to_vec().iter().map(|entry| entry.1).sum::<u64>());
         }
     }
 
@@ -67,7 +68,7 @@ proptest! {
         before in prop::collection::vec((0_u64..120, 1_u64..20), 0..12),
     ) {
         let rule = LogRule { limit, period };
-        let (mut log, mut now, cost) = (Log::default(), Moment::START, cost.min(limit));
+        let (mut log, mut now, cost) = (Grants::default(), Moment::START, cost.min(limit));
         for (step, cost) in before {
             now = now.plus(step);
             rule.charge(&mut log, now, cost);
@@ -89,7 +90,7 @@ fn a_cost_waits_for_the_last_unit_in_its_way_not_the_oldest() {
             limit: 3,
             period: 100,
         },
-        Log::default(),
+        Grants::default(),
     );
     for instant in [0, 10, 20] {
         rule.charge(&mut log, at(instant), 1);
@@ -110,17 +111,17 @@ fn holds_one_entry_an_instant_and_none_that_has_left() {
             limit: 100,
             period: 1_000,
         },
-        Log::default(),
+        Grants::default(),
     );
     for nanos in 0..100_000 {
         if rule.decide(&log, at(nanos), 1).is_ok() {
             rule.charge(&mut log, at(nanos), 1);
         }
-        assert!(log.grants.to_vec().len() <= 100);
+        assert!(log.to_vec().len() <= 100);
     }
     rule.charge(&mut log, at(200_000), 50);
     rule.charge(&mut log, at(200_000), 50);
-    assert_eq!(log.grants.to_vec(), [(at(200_000), 100)]);
+    assert_eq!(log.to_vec(), [(at(200_000), 100)]);
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn the_largest_parameters_do_not_overflow() {
             limit: u64::MAX,
             period: MAX_SPAN_NANOS,
         },
-        Log::default(),
+        Grants::default(),
     );
     rule.charge(&mut log, at(3), u64::MAX);
     rule.charge(&mut log, at(4), u64::MAX);
@@ -155,17 +156,17 @@ proptest! {
         steps in prop::collection::vec((0_u64..3, 1_u64..4, 0_u8..40, any::<prop::sample::Index>()), 600..900),
     ) {
         let rule = LogRule { limit, period };
-        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        let (mut log, mut now, mut grants) = (Grants::default(), Moment::START, Vec::<(u64, u64)>::new());
         for (step, cost, what, pick) in steps {
             now = now.plus(step);
             match what {
                 0..10 if !grants.is_empty() => {
                     let (at, cost) = grants.remove(pick.index(grants.len()));
-                    rule.refund(&mut log, Moment::from_nanos(at), cost);
+                    log.take_back(Moment::from_nanos(at), cost);
                 }
                 10 => {
                     let mut left = cost * 10;
-                    rule.forgive(&mut log, left);
+                    log.take_back_latest(left);
                     for grant in grants.iter_mut().rev() {
                         let back = left.min(grant.1);
                         (grant.1, left) = (grant.1 - back, left - back);
@@ -198,12 +199,12 @@ proptest! {
         limit in 1_u64..100, period in 100_u64..900, steps in prop::collection::vec((1_u64..3, 1_u64..4), 200..400),
     ) {
         let rule = LogRule { limit, period };
-        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        let (mut log, mut now, mut grants) = (Grants::default(), Moment::START, Vec::<(u64, u64)>::new());
         for (step, cost) in steps {
             now = now.plus(step);
             rule.charge(&mut log, now, cost);
             grants.push((now.nanos(), cost));
-            prop_assert!(log.grants.to_vec().len() as u64 <= limit.max(FEW as u64));
+            prop_assert!(log.to_vec().len() as u64 <= limit.max(FEW as u64));
             let units = |now: Moment| grants.iter().filter(|grant| grant.0 + period > now.nanos()).map(|grant| grant.1).sum::<u64>();
             let cost = cost.min(limit);
             if let Err(until) = rule.decide(&log, now, cost) {
@@ -223,7 +224,7 @@ fn a_log_of_a_million_is_asked_in_a_few_steps() {
         limit: MILLION,
         period: 2 * MILLION,
     };
-    let mut log = Log::default();
+    let mut log = Grants::default();
     let filled = steps::of(|| (0..MILLION).for_each(|nanos| rule.charge(&mut log, at(nanos), 1)));
     assert_eq!(filled, MILLION);
     let (now, half_gone, gone) = (at(MILLION), at(5 * MILLION / 2), at(3 * MILLION));
@@ -240,12 +241,12 @@ fn a_log_of_a_million_is_asked_in_a_few_steps() {
     });
     assert!(asked <= 120, "{asked} steps");
     // Numbers of chunks, and entries of one.
-    let refunded = steps::of(|| rule.refund(&mut log, at(MILLION / 3), 1));
+    let refunded = steps::of(|| log.take_back(at(MILLION / 3), 1));
     assert!(
         refunded <= MILLION / CHUNK as u64 + CHUNK as u64,
         "{refunded} steps"
     );
-    let forgiven = steps::of(|| rule.forgive(&mut log, MILLION / 4));
+    let forgiven = steps::of(|| log.take_back_latest(MILLION / 4));
     assert!(forgiven <= 30, "{forgiven} steps");
     assert_eq!(rule.used(&log, now), 3 * MILLION / 4 - 1);
 }
@@ -258,11 +259,11 @@ fn a_grant_drops_one_chunk_at_most_and_each_entry_once() {
         limit: LEN,
         period: LEN,
     };
-    let mut log = Log::default();
+    let mut log = Grants::default();
     let mut charge = |nanos: u64| {
         let steps = steps::of(|| rule.charge(&mut log, at(nanos), 1));
         assert!(steps <= CHUNK as u64 + 1, "{steps} steps at {nanos}");
-        (steps, log.grants.len(), log.grants.memory())
+        (steps, log.len(), log.memory())
     };
     let steps: u64 = (0..3 * LEN).map(|nanos| charge(nanos).0).sum();
     assert_eq!(
@@ -286,18 +287,18 @@ fn the_largest_debt_is_counted_after_the_same_debt_in_many_chunks_has_left() {
         limit: u64::MAX,
         period: 100_000,
     };
-    let mut log = Log::default();
+    let mut log = Grants::default();
     for nanos in 0..5 * CHUNK as u64 {
         rule.charge(&mut log, at(nanos), u64::MAX / 2_000);
     }
-    assert_eq!(log.grants.used(), u64::MAX);
+    assert_eq!(log.used(), u64::MAX);
     let now = at(200_000);
     rule.charge(&mut log, now, u64::MAX);
     assert_eq!(
         (rule.used(&log, now), rule.reset_at(&log, now)),
         (u64::MAX, at(300_000))
     );
-    assert_eq!(log.grants.to_vec(), [(now, u64::MAX)]);
+    assert_eq!(log.to_vec(), [(now, u64::MAX)]);
 }
 
 /// A fixed bug: each call to penalize kept an entry, without bound.
@@ -309,11 +310,11 @@ fn a_log_that_is_charged_beyond_its_limit_stays_bounded() {
                 limit,
                 period: 1_000_000,
             },
-            Log::default(),
+            Grants::default(),
         );
         for nanos in 0..20_000 {
             rule.charge(&mut log, at(nanos), 1);
-            assert!(log.grants.memory() <= 4 * limit.max(FEW as u64) as usize + 2 * FEW);
+            assert!(log.memory() <= 4 * limit.max(FEW as u64) as usize + 2 * FEW);
         }
         assert_eq!(rule.used(&log, at(20_000)), 20_000);
         assert_eq!(
@@ -331,14 +332,14 @@ fn memory_is_in_proportion_to_the_grants_that_count() {
                 limit,
                 period: limit,
             },
-            Log::default(),
+            Grants::default(),
         );
         for nanos in 0..10 * limit {
             rule.charge(&mut log, at(nanos), 1);
             assert!(
-                log.grants.memory() <= 4 * limit as usize + FEW,
+                log.memory() <= 4 * limit as usize + FEW,
                 "{} for {limit}",
-                log.grants.memory()
+                log.memory()
             );
         }
     }
@@ -352,11 +353,11 @@ fn memory_comes_back_when_the_grants_have_left() {
             limit: 10_000,
             period: 10_000,
         },
-        Log::default(),
+        Grants::default(),
     );
     for nanos in 0..40_000 {
         let step = if nanos < 20_000 { 1 } else { 1_000 };
         rule.charge(&mut log, at(nanos * step), 1);
     }
-    assert!(log.grants.memory() <= 4 * FEW);
+    assert!(log.memory() <= 4 * FEW);
 }
