@@ -89,8 +89,12 @@ impl Limit {
     }
 
     /// See [`Describe::checked`](crate::strategy::Describe::checked).
+    #[expect(
+        clippy::useless_conversion,
+        reason = "some limits return this type itself"
+    )]
     pub(crate) fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
-        with_limit!(self, |limit| limit.checked(since_epoch))
+        with_limit!(self, |limit| limit.checked(since_epoch).map(Into::into))
     }
 
     /// Whether the limit counts units in flight.

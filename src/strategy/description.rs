@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::Fault;
 use super::usage::quotient;
-use super::{Fault, LimitRule};
 use crate::rate::Rate;
 
 /// What a limit guards. It decides what a denial by the limit means to a client.
@@ -61,10 +61,13 @@ pub(super) fn time_to_bring(units: u64, rate: Rate) -> Duration {
 
 /// What other modules need from a limit besides its decisions: its description, its check, and its times for header fields.
 pub(crate) trait Describe {
+    /// Converts into a [`LimitRule`](super::LimitRule).
+    type Rule;
+
     fn description(&self) -> Description;
 
     /// Checks the parameters. `since_epoch` is the wall clock at [`Moment::START`](super::Moment::START).
-    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault>;
+    fn checked(&self, since_epoch: Duration) -> Result<Self::Rule, Fault>;
 
     /// How long this capacity takes to come back: the window of a quota in header fields. `None` if no time can be given.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]

@@ -1,14 +1,12 @@
 //! The limit `FixedWindow`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, not_zero, span};
 use super::counts::counts;
 use super::usage::{carried_age, quotient};
 use super::{
-    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, Slope, StateWords,
-    Strategy, Usage,
+    Counts, Describe, Description, Guards, Moment, Ratio, Slope, StateWords, Strategy, Usage,
 };
 
 /// At most `limit` units in each window. A released permit gives nothing back.
@@ -104,6 +102,8 @@ getters!(FixedWindow {
 });
 
 impl Describe for FixedWindow {
+    type Rule = WindowRule;
+
     fn description(&self) -> Description {
         Description::new("fixed_window", Guards::Quota, "limit")
     }
@@ -123,7 +123,7 @@ impl Describe for FixedWindow {
         ]
     }
 
-    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
         let limit = not_zero(self.limit, Fault::ZeroLimit("limit"))?;
         let period = span("period", self.period)?;
         let phase = match self.align {
@@ -131,12 +131,11 @@ impl Describe for FixedWindow {
             Align::FirstGrant => None,
             Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
         };
-        let rule = WindowRule {
+        Ok(WindowRule {
             limit,
             period,
             phase,
-        };
-        Ok(LimitRule::Words(Arc::new(Rule::Window(rule))))
+        })
     }
 }
 

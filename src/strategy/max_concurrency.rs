@@ -127,6 +127,8 @@ getters!(MaxConcurrency {
 });
 
 impl Describe for MaxConcurrency {
+    type Rule = LimitRule;
+
     fn description(&self) -> Description {
         let (adapts, lease_ttl) = (self.adapt.is_some(), self.ttl);
         let capacity = if adapts { "floor" } else { "limit" };

@@ -100,9 +100,12 @@ impl PaceRule {
         if parts == 0 {
             return now;
         }
-        let steps = match self.parts_per_step {
-            1 => u64::try_from(parts).unwrap_or(u64::MAX),
-            each => quotient(parts.saturating_add(u128::from(each) - 1), each),
+        let steps = match u64::try_from(parts) {
+            Ok(parts) if self.parts_per_step == 1 => parts,
+            Ok(parts) => parts.div_ceil(self.parts_per_step),
+            Err(_) => {
+                u64::try_from(parts.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX)
+            }
         };
         Moment::from_nanos(
             self.steps(now)

@@ -1,16 +1,12 @@
 //! The limit `Penalty`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
 use super::description::time_to_bring;
 use super::usage::carried_age;
-use super::{
-    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, StateWords, Strategy,
-    Usage,
-};
+use super::{Counts, Describe, Description, Guards, Moment, Ratio, StateWords, Strategy, Usage};
 use crate::rate::Rate;
 
 #[cfg(test)]
@@ -242,6 +238,8 @@ getters!(Penalty {
 });
 
 impl Describe for Penalty {
+    type Rule = PenaltyRule;
+
     fn description(&self) -> Description {
         Description {
             bans: self.ban.is_some(),
@@ -279,7 +277,7 @@ impl Describe for Penalty {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<PenaltyRule, Fault> {
         let (period, fall) = match self.fall {
             Decay::Steps(rate) => (
                 span("period", rate.period())?,
@@ -313,15 +311,14 @@ impl Describe for Penalty {
                 forgive_after: forgive_after.unwrap_or(longest),
             }
         });
-        let rule = PenaltyRule {
+        Ok(PenaltyRule {
             threshold,
             ceiling,
             period,
             fall,
             ban,
             ignores_denied: self.ignores_denied,
-        };
-        Ok(LimitRule::Words(Arc::new(Rule::Penalty(rule))))
+        })
     }
 }
 

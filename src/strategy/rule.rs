@@ -42,6 +42,24 @@ impl LimitRule {
     }
 }
 
+impl From<PaceRule> for LimitRule {
+    fn from(rule: PaceRule) -> Self {
+        Self::Pace(Arc::new(rule))
+    }
+}
+
+macro_rules! in_words {
+    ($($kind:ident: $rule:ident),*) => {$(
+        impl From<$rule> for LimitRule {
+            fn from(rule: $rule) -> Self {
+                Self::Words(Arc::new(Rule::$kind(rule)))
+            }
+        }
+    )*};
+}
+
+in_words!(Window: WindowRule, Counter: CounterRule, Penalty: PenaltyRule);
+
 /// The rule of a limit whose state is two words at most, in a gate or in a table of keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {

@@ -1,11 +1,10 @@
 //! The limit `SlidingWindow`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule};
 
 mod counter;
 mod grants;
@@ -150,6 +149,8 @@ getters!(SlidingWindow {
 });
 
 impl Describe for SlidingWindow {
+    type Rule = LimitRule;
+
     fn description(&self) -> Description {
         Description::new("sliding_window", Guards::Quota, "limit")
     }
@@ -181,8 +182,7 @@ impl Describe for SlidingWindow {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
             SlidingMethod::Counter => {
                 in_range("limit", limit, 1, u32::MAX.into())?;
-                let rule = CounterRule { limit, period };
-                Ok(LimitRule::Words(Arc::new(Rule::Counter(rule))))
+                Ok(CounterRule { limit, period }.into())
             }
         }
     }

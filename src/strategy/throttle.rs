@@ -1,12 +1,11 @@
 //! The limit `Throttle`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, not_zero, span};
 use super::counts::counts;
 use super::description::time_to_bring;
-use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule};
+use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
@@ -106,6 +105,8 @@ getters!(Throttle {
 });
 
 impl Describe for Throttle {
+    type Rule = PaceRule;
+
     fn description(&self) -> Description {
         Description::new("throttle", Guards::Quota, "burst")
     }
@@ -124,10 +125,9 @@ impl Describe for Throttle {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<PaceRule, Fault> {
         let burst = not_zero(self.burst, Fault::ZeroLimit("burst"))?;
         let interval = span("interval", self.interval)?;
-        let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)?;
-        Ok(LimitRule::Pace(Arc::new(pace)))
+        PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)
     }
 }

@@ -1,12 +1,11 @@
 //! The limit `TokenBucket`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, not_zero, span};
 use super::counts::counts;
 use super::description::time_to_bring;
-use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule};
+use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -141,6 +140,8 @@ getters!(TokenBucket {
 });
 
 impl Describe for TokenBucket {
+    type Rule = PaceRule;
+
     fn description(&self) -> Description {
         Description::new("token_bucket", Guards::Quota, "burst")
     }
@@ -160,7 +161,7 @@ impl Describe for TokenBucket {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<PaceRule, Fault> {
         let units = not_zero(self.rate.units(), Fault::ZeroRate)?;
         let burst = not_zero(self.burst, Fault::ZeroLimit("burst"))?;
         let period = span("period", self.rate.period())?;
@@ -169,7 +170,6 @@ impl Describe for TokenBucket {
         } else {
             PaceRule::continuous
         };
-        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)?;
-        Ok(LimitRule::Pace(Arc::new(pace)))
+        pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)
     }
 }

@@ -8,13 +8,6 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-impl Penalty {
-    fn rule(self) -> PenaltyRule {
-        let rule = self.checked(Duration::ZERO).unwrap().words().unwrap();
-        *rule.penalty().unwrap()
-    }
-}
-
 impl PenaltyRule {
     fn value(&self, state: PenaltyState, now: Moment) -> u64 {
         self.settled(state, now).value.into()
@@ -154,9 +147,9 @@ fn rules() -> impl Generator<Value = PenaltyRule> {
                 }
             }
             if counts_denied {
-                penalty.rule()
+                penalty.checked(Duration::ZERO).unwrap()
             } else {
-                penalty.ignore_denied().rule()
+                penalty.ignore_denied().checked(Duration::ZERO).unwrap()
             }
         })
 }
@@ -252,7 +245,8 @@ fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_t
  {
     let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1)))
         .ceiling(14)
-        .rule();
+        .checked(Duration::ZERO)
+        .unwrap();
     let mut state = rule.initial(at(5));
     for _ in 0..10 {
         let Ok(next) = rule.decide(state, at(5), 1) else {
@@ -286,7 +280,9 @@ fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_t
 /// Trap: a counter that is read more often than it steps never falls, or falls late.
 #[test]
 fn the_steps_stay_where_they_were_however_often_it_is_touched() {
-    let rule = Penalty::new(100, Rate::new(1, nanos(100))).rule();
+    let rule = Penalty::new(100, Rate::new(1, nanos(100)))
+        .checked(Duration::ZERO)
+        .unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(30), 10);
     for now in 30..530 {
         state = rule.forgive(rule.charge(state, at(now), 3), at(now), 3);
@@ -294,7 +290,8 @@ fn the_steps_stay_where_they_were_however_often_it_is_touched() {
     }
     let rule = Penalty::new(100, Rate::new(1, nanos(100)))
         .half_life(nanos(100))
-        .rule();
+        .checked(Duration::ZERO)
+        .unwrap();
     let state = rule.charge(rule.charge(rule.initial(at(0)), at(30), 9), at(129), 2);
     assert_eq!(
         [129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))),
@@ -309,7 +306,8 @@ fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
         .escalate(nanos(700))
         .ban(nanos(200))
         .forgive_after(nanos(50))
-        .rule();
+        .checked(Duration::ZERO)
+        .unwrap();
     let (mut state, mut now) = (rule.initial(at(0)), 0);
     for length in [200, 400, 700, 700] {
         state = rule.charge(state, at(now), 2);
@@ -375,11 +373,18 @@ fn the_order_of_the_builder_does_not_matter() {
         penalty
             .escalate(longest)
             .forgive_after(quiet)
-            .rule()
+            .checked(Duration::ZERO)
+            .unwrap()
             .ban
             .is_none()
     );
-    let ban = penalty.escalate(nanos(1)).ban(first).rule().ban.unwrap();
+    let ban = penalty
+        .escalate(nanos(1))
+        .ban(first)
+        .checked(Duration::ZERO)
+        .unwrap()
+        .ban
+        .unwrap();
     assert_eq!(
         (ban.longest, ban.forgive_after),
         (S, S),
@@ -392,9 +397,9 @@ fn the_ceiling_is_twice_the_threshold_unless_set_and_never_below_it() {
     let penalty = Penalty::new(10, Rate::per_second(1));
     assert_eq!(
         (
-            penalty.rule().ceiling,
-            penalty.ceiling(3).rule().ceiling,
-            penalty.ceiling(11).rule().ceiling
+            penalty.checked(Duration::ZERO).unwrap().ceiling,
+            penalty.ceiling(3).checked(Duration::ZERO).unwrap().ceiling,
+            penalty.ceiling(11).checked(Duration::ZERO).unwrap().ceiling
         ),
         (20, 10, 11)
     );
@@ -404,7 +409,10 @@ fn the_ceiling_is_twice_the_threshold_unless_set_and_never_below_it() {
 fn the_largest_parameters_do_not_overflow() {
     let (most, span) = (u64::from(u32::MAX), nanos(MAX_SPAN_NANOS));
     let slow = Penalty::new(most, Rate::new(1, span));
-    for rule in [slow.rule(), slow.half_life(span).rule()] {
+    for rule in [
+        slow.checked(Duration::ZERO).unwrap(),
+        slow.half_life(span).checked(Duration::ZERO).unwrap(),
+    ] {
         let state = rule.charge(rule.initial(at(3)), at(3), u64::MAX);
         assert_eq!(rule.value(rule.deny(state, at(3), u64::MAX), at(3)), most);
         assert_eq!(rule.decide(state, at(3), 1), Err(at(3 + MAX_SPAN_NANOS)));
@@ -415,7 +423,9 @@ fn the_largest_parameters_do_not_overflow() {
         assert_eq!(rule.reset_at(state, at(3)), Moment::NEVER);
         assert!(rule.value(state, Moment::NEVER) >= most >> 5);
     }
-    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).rule();
+    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1)))
+        .checked(Duration::ZERO)
+        .unwrap();
     let state = fast.charge(fast.initial(at(3)), at(3), most);
     assert_eq!(
         (
@@ -425,7 +435,12 @@ fn the_largest_parameters_do_not_overflow() {
         (0, at(5))
     );
 
-    let rule = slow.ban(span).escalate(span).forgive_after(span).rule();
+    let rule = slow
+        .ban(span)
+        .escalate(span)
+        .forgive_after(span)
+        .checked(Duration::ZERO)
+        .unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(0), most);
     let mut now = at(0);
     for _ in 0..70_000 {

@@ -8,38 +8,52 @@
 //! For `n` entries in chunks of `c`: a grant takes O(1) amortised and O(c) at worst, because it drops entries of one chunk only. A
 //! sum and a search take O(log n). A refund changes the rest of its chunk and one number of each later chunk: O(c + n / c).
 
-use std::collections::VecDeque;
-
 use super::super::Moment;
 
-pub(super) mod chunk;
+mod chunk;
+mod closed;
 pub(super) mod steps;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(super) use chunk::CHUNK;
+use chunk::Chunk;
 pub(super) use chunk::FEW;
-use chunk::{CHUNK, Chunk};
+use closed::Closed;
 
 /// The grants that may still count, oldest first, one entry an instant, each of at least one unit.
 ///
 /// All units are numbered in the order of their grants. The numbers may wrap around; they differ by at most [`u64::MAX`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Grants {
+    /// When the oldest entry was granted; [`Moment::NEVER`] if there is none.
+    first: Moment,
     /// The number of the last unit before the oldest entry.
     start: u64,
     /// The number of the last unit.
     end: u64,
     /// The chunk that grants are appended to. Empty only if there are no entries.
     latest: Chunk,
-    /// The chunks before it, oldest first, none of them empty.
-    closed: VecDeque<Chunk>,
-    /// The number of entries in the closed chunks.
-    closed_len: usize,
+    /// The chunks before it, if there are any.
+    closed: Option<Box<Closed>>,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self {
+            first: Moment::NEVER,
+            start: 0,
+            end: 0,
+            latest: Chunk::default(),
+            closed: None,
+        }
+    }
 }
 
 impl Grants {
     /// From entries in the order of time. `None` if these cannot be the grants of a log.
-    pub(crate) fn new(entries: impl IntoIterator<Item = (Moment, u64)>) -> Option<Self> {
+    pub(crate) fn new(entries: Vec<(Moment, u64)>) -> Option<Self> {
         let mut grants = Self::default();
         for (at, units) in entries {
             let is_later = grants.last() < Some(at);
@@ -71,7 +85,7 @@ impl Grants {
     /// The number of entries.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        self.closed_len + self.latest.len()
+        self.latest.len() + self.closed.as_ref().map_or(0, |closed| closed.len())
     }
 
     /// The entries that there is memory for.
@@ -83,7 +97,7 @@ impl Grants {
     /// When the oldest entry was granted; [`Moment::NEVER`] if there is none.
     #[inline(always)]
     pub(super) fn first(&self) -> Moment {
-        self.chunk(0).first().map_or(Moment::NEVER, |entry| entry.0)
+        self.first
     }
 
     /// When the latest entry was granted.
@@ -104,21 +118,21 @@ impl Grants {
     /// When the `nth` of all units was granted, from 1.
     pub(super) fn granted_at(&self, nth: u64) -> Option<Moment> {
         let before = |(_, end): (Moment, u64)| end.wrapping_sub(self.start) < nth;
-        let oldest = self.chunk(0).first().filter(|entry| !before(*entry));
-        let entry = oldest.or_else(|| {
-            let (number, index) = self.count(before);
-            self.chunk(number).get(index)
-        });
-        entry.map(|entry| entry.0)
+        if self.chunk(0).first().is_some_and(|entry| !before(entry)) {
+            return Some(self.first);
+        }
+        let (number, index) = self.count(before);
+        self.chunk(number).get(index).map(|entry| entry.0)
     }
 
     /// Adds `units`, at least one, to the latest entry if that is not older than `now`. The sum of all units must not exceed
     /// [`u64::MAX`].
     #[inline(always)]
     pub(super) fn push(&mut self, now: Moment, units: u64) {
-        if self.latest.len() >= CHUNK && self.last() < Some(now) {
-            self.close_latest();
+        if self.latest.is_full() && self.last() < Some(now) {
+            self.make_room();
         }
+        self.first = self.first.min(now);
         self.end = self.end.wrapping_add(units);
         self.latest.push(now, self.end);
     }
@@ -126,17 +140,26 @@ impl Grants {
     /// Drops those granted at `last` or before, of the oldest chunk only.
     #[inline(always)]
     pub(super) fn drop_some(&mut self, last: Moment) {
-        let mut start = self.start;
-        self.change(0, |chunk| chunk.drop_until(last, &mut start));
-        self.start = start;
-        if self.closed.is_empty() {
+        let next = match &mut self.closed {
+            Some(closed) => closed.drop_until(last, &mut self.start),
+            None => self.latest.drop_until(last, &mut self.start),
+        };
+        match next {
+            Some(first) => self.first = first,
+            None => self.tidy(),
+        }
+        if self.closed.is_none() {
             self.latest.shrink();
         }
     }
 
     /// Joins the oldest entry with the next one, at the later instant.
     pub(super) fn join_oldest(&mut self) {
-        self.change(0, Chunk::join_first);
+        match &mut self.closed {
+            Some(closed) => closed.change(0, Chunk::join_first),
+            None => self.latest.join_first(),
+        }
+        self.tidy();
     }
 
     /// Refunds up to `units` that were granted `at` this instant, if they may still count. Exact, as if they had never been granted,
@@ -148,14 +171,25 @@ impl Grants {
         };
         let had = end.wrapping_sub(self.end_before(number, index));
         let back = units.min(had);
+        let take_back = |chunk: &mut Chunk| chunk.take_back(index, back, back == had);
         self.end = self.end.wrapping_sub(back);
-        let chunks = self.closed.iter_mut().chain([&mut self.latest]);
-        chunks.skip(number + 1).for_each(|later| later.shift(back));
-        self.change(number, |chunk| chunk.take_back(index, back, back == had));
-        self.join_sparse(number);
-        if self.latest.len() == 0 {
-            self.reopen_last();
+        match &mut self.closed {
+            Some(closed) if number < closed.count() => {
+                self.latest.shift(back);
+                closed.shift_after(number, back);
+                closed.change(number, take_back);
+                closed.join_sparse(number);
+            }
+            closed => {
+                take_back(&mut self.latest);
+                if self.latest.len() == 0
+                    && let Some(latest) = closed.as_mut().and_then(|closed| closed.pop())
+                {
+                    self.latest = latest;
+                }
+            }
         }
+        self.tidy();
     }
 
     /// Refunds up to `units`, the latest first.
@@ -166,29 +200,40 @@ impl Grants {
             return;
         }
         let (number, index) = self.count(|(_, end)| end.wrapping_sub(self.start) < left);
-        while self.closed.len() > number {
-            self.reopen_last();
+        if let Some(latest) = self
+            .closed
+            .as_mut()
+            .and_then(|closed| closed.truncate(number))
+        {
+            self.latest = latest;
         }
         self.end = self.start.wrapping_add(left);
         self.latest.truncate(index, self.end);
+        self.tidy();
     }
 
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.closed.iter().chain([&self.latest])
+        self.closed
+            .iter()
+            .flat_map(|closed| closed.chunks())
+            .chain([&self.latest])
     }
 
     /// The chunk of this number, from 0. The latest one if `number` is the count of the closed chunks.
     #[inline(always)]
     fn chunk(&self, number: usize) -> &Chunk {
-        self.closed.get(number).unwrap_or(&self.latest)
+        self.closed
+            .as_ref()
+            .and_then(|closed| closed.get(number))
+            .unwrap_or(&self.latest)
     }
 
     /// The first entry that is not `early`: the number of its chunk, and its index in there.
     fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> (usize, usize) {
-        let number = self.closed.partition_point(|chunk| {
-            steps::count();
-            chunk.last().is_none_or(&early)
-        });
+        let number = self
+            .closed
+            .as_ref()
+            .map_or(0, |closed| closed.count_early(&early));
         (number, self.chunk(number).count(early))
     }
 
@@ -205,57 +250,24 @@ impl Grants {
         }
     }
 
-    /// Starts a new latest chunk behind the old one, which is full.
+    /// Starts a new latest chunk when the old one is full.
     #[cold]
-    fn close_latest(&mut self) {
-        let full = std::mem::replace(&mut self.latest, Chunk::after(self.end));
-        self.closed_len += full.len();
-        self.closed.push_back(full);
-    }
-
-    /// Makes the last closed chunk, if there is one, the latest chunk in place of the present one.
-    fn reopen_last(&mut self) {
-        if let Some(last) = self.closed.pop_back() {
-            self.closed_len -= last.len();
-            self.latest = last;
-            self.free_closed();
+    fn make_room(&mut self) {
+        if !self.latest.make_room() {
+            let full = std::mem::replace(&mut self.latest, Chunk::after(self.end));
+            self.closed.get_or_insert_default().push(full);
         }
     }
 
-    /// Changes a chunk, and removes it if it is closed and that leaves no entry in it.
-    #[inline(always)]
-    fn change(&mut self, number: usize, change: impl FnOnce(&mut Chunk)) {
-        let Some(chunk) = self.closed.get_mut(number) else {
-            change(&mut self.latest);
-            return;
-        };
-        let before = chunk.len();
-        change(chunk);
-        self.closed_len -= before - chunk.len();
-        if chunk.len() == 0 {
-            self.closed.remove(number);
-            self.free_closed();
+    /// Restores the invariants after entries were removed.
+    fn tidy(&mut self) {
+        if self
+            .closed
+            .as_ref()
+            .is_some_and(|closed| closed.count() == 0)
+        {
+            self.closed = None;
         }
-    }
-
-    /// Joins a closed chunk that has lost entries with each closed neighbour that it fits into one chunk with. So chunks are more
-    /// than half full on average, whatever is refunded.
-    fn join_sparse(&mut self, number: usize) {
-        for number in [Some(number), number.checked_sub(1)].into_iter().flatten() {
-            let len = |number| self.closed.get(number).map(Chunk::len);
-            let fits = len(number)
-                .zip(len(number + 1))
-                .is_some_and(|(len, next)| len + next <= CHUNK);
-            if fits && let Some(next) = self.closed.remove(number + 1) {
-                self.closed[number].append(&next);
-            }
-        }
-    }
-
-    /// Frees the list of closed chunks if the last one is gone.
-    fn free_closed(&mut self) {
-        if self.closed.is_empty() {
-            self.closed = VecDeque::new();
-        }
+        self.first = self.chunk(0).first().map_or(Moment::NEVER, |entry| entry.0);
     }
 }

@@ -1,7 +1,5 @@
 //! One chunk of a log: entries that follow each other.
 
-use std::collections::VecDeque;
-
 use super::super::super::Moment;
 use super::steps;
 
@@ -17,7 +15,9 @@ pub(super) struct Chunk {
     /// The number of the last unit before the first entry, at the time when that was appended.
     before: u64,
     /// In rising order. The numbers count from `before`.
-    entries: VecDeque<(Moment, u64)>,
+    entries: Vec<(Moment, u64)>,
+    /// How many entries at the front have been dropped. At least one entry remains, unless the list is empty.
+    dropped: usize,
 }
 
 impl Chunk {
@@ -25,13 +25,19 @@ impl Chunk {
     pub(super) fn after(before: u64) -> Self {
         Self {
             before,
-            entries: VecDeque::with_capacity(CHUNK),
+            entries: Vec::with_capacity(CHUNK),
+            dropped: 0,
         }
     }
 
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.dropped
+    }
+
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= CHUNK
     }
 
     /// The entries that there is memory for.
@@ -52,21 +58,25 @@ impl Chunk {
 
     #[inline(always)]
     pub(super) fn last(&self) -> Option<(Moment, u64)> {
-        self.entries.back().map(|entry| self.numbered(entry))
+        self.entries.last().map(|entry| self.numbered(entry))
     }
 
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> Option<(Moment, u64)> {
-        self.entries.get(index).map(|entry| self.numbered(entry))
+        self.entries
+            .get(self.dropped + index)
+            .map(|entry| self.numbered(entry))
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.entries.iter().map(|entry| self.numbered(entry))
+        self.entries[self.dropped..]
+            .iter()
+            .map(|entry| self.numbered(entry))
     }
 
     /// How many entries, the first ones, are `early`.
     pub(super) fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
-        self.entries.partition_point(|entry| {
+        self.entries[self.dropped..].partition_point(|entry| {
             steps::count();
             early(self.numbered(entry))
         })
@@ -77,37 +87,48 @@ impl Chunk {
     pub(super) fn push(&mut self, now: Moment, end: u64) {
         steps::count();
         let end = end.wrapping_sub(self.before);
-        match self.entries.back_mut() {
+        match self.entries.last_mut() {
             Some(latest) if latest.0 >= now => latest.1 = end,
-            _ => self.entries.push_back((now, end)),
+            _ => {
+                if self.entries.len() == self.entries.capacity() {
+                    self.make_room();
+                }
+                self.entries.push((now, end));
+            }
         }
     }
 
-    /// Drops those granted at `last` or before, and moves `start` behind their units.
+    /// Drops those granted at `last` or before, and moves `start` behind their units. Returns when the next one was granted.
     #[inline(always)]
-    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) {
-        while let Some((at, end)) = self.first()
-            && at <= last
-        {
+    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) -> Option<Moment> {
+        while let Some((at, end)) = self.first() {
+            if at > last {
+                return Some(at);
+            }
             steps::count();
             *start = end;
-            self.entries.pop_front();
+            self.dropped += 1;
         }
+        self.clear_if_all_dropped();
+        None
     }
 
     /// Drops the first entry. Its units then belong to the next one.
     pub(super) fn join_first(&mut self) {
-        self.entries.pop_front();
+        self.dropped += 1;
+        self.clear_if_all_dropped();
     }
 
     /// Refunds units of an entry, and removes the entry if `all` of its units are refunded.
     pub(super) fn take_back(&mut self, index: usize, units: u64, all: bool) {
-        for entry in self.entries.range_mut(index..) {
+        let index = self.dropped + index;
+        for entry in &mut self.entries[index..] {
             steps::count();
             entry.1 = entry.1.wrapping_sub(units);
         }
         if all {
             self.entries.remove(index);
+            self.clear_if_all_dropped();
         }
     }
 
@@ -119,14 +140,15 @@ impl Chunk {
 
     /// Removes the units behind number `end`, which is one of the entry at `index`.
     pub(super) fn truncate(&mut self, index: usize, end: u64) {
-        self.entries.truncate(index + 1);
-        if let Some(latest) = self.entries.back_mut() {
+        self.entries.truncate(self.dropped + index + 1);
+        if let Some(latest) = self.entries.last_mut() {
             latest.1 = end.wrapping_sub(self.before);
         }
     }
 
     /// Appends the entries of the next chunk.
     pub(super) fn append(&mut self, next: &Self) {
+        self.remove_dropped();
         let before = self.before;
         self.entries.extend(
             next.entries()
@@ -138,7 +160,31 @@ impl Chunk {
     #[inline(always)]
     pub(super) fn shrink(&mut self) {
         if self.entries.capacity() > FEW && self.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(FEW.max(2 * self.len()));
+            self.remove_dropped();
+            self.entries.shrink_to(FEW.max(2 * self.entries.len()));
+        }
+    }
+
+    /// Removes the dropped entries and moves the others, if more than half were dropped. Returns whether it did.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> bool {
+        let sparse = self.dropped > self.entries.len() / 2;
+        if sparse {
+            self.remove_dropped();
+        }
+        sparse
+    }
+
+    fn remove_dropped(&mut self) {
+        self.entries.drain(..self.dropped);
+        self.dropped = 0;
+    }
+
+    #[inline(always)]
+    fn clear_if_all_dropped(&mut self) {
+        if self.dropped >= self.entries.len() {
+            self.entries.clear();
+            self.dropped = 0;
         }
     }
 

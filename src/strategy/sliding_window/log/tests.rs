@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::super::MAX_SPAN_NANOS;
-use super::super::grants::chunk::CHUNK;
-use super::super::grants::steps;
+use super::super::grants::{CHUNK, steps};
 use super::*;
 
 fn at(nanos: u64) -> Moment {
