@@ -1,6 +1,6 @@
 //! Denials by the store. A denial is remembered until the instant that the store named, or until a release.
 
-use super::back_off::Random;
+use super::call::Random;
 use crate::core::request::{Refused, RefusedRequest};
 use crate::decision::Decision;
 use crate::error::AcquireError;
