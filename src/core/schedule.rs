@@ -9,7 +9,6 @@ mod inputs;
 #[cfg(test)]
 mod model;
 mod outlook;
-mod refusals;
 #[cfg(any(test, feature = "_simulation"))]
 pub(crate) mod simulation;
 #[cfg(test)]
@@ -30,8 +29,7 @@ use crate::overflow::Overflow;
 use crate::strategy::Moment;
 
 use authority::Authority;
-use outlook::nanos;
-use refusals::Refusals;
+use outlook::{Refusals, nanos};
 
 pub(crate) use crate::core::queue::Options;
 pub(crate) use outlook::Outlook;
