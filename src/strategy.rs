@@ -5,7 +5,6 @@
 //! A verdict is a [`Result`]: `Ok` holds the state after the charge, and `Err` the instant until which the cost must wait.
 
 mod adapt;
-mod check;
 mod counts;
 mod description;
 mod fixed_window;
@@ -29,8 +28,7 @@ pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
 pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
-pub(crate) use check::Fault;
-pub(crate) use description::{Describe, Description, Guards};
+pub(crate) use description::{Describe, Description, Fault, Guards};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::Places;
 pub(crate) use moment::Moment;

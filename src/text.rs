@@ -5,17 +5,14 @@
 //! or a rate; a `Clause` is a limit or a part of one. A value that is not there gives back the few words that it looked at. So
 //! parsing takes time in proportion to the length of the text, and the length is bounded.
 
-mod duration;
 mod error;
-mod hint;
 mod limit;
-mod number;
 mod option;
-mod rate;
 mod reader;
 #[cfg(feature = "serde")]
 mod serde;
 mod span;
+mod value;
 
 use std::str::FromStr;
 

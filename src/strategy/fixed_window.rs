@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::check::{Fault, not_zero, span};
 use super::counts::counts;
+use super::description::{Fault, not_zero, span};
 use super::usage::{carried_age, quotient};
 use super::{
     Counts, Describe, Description, Guards, Moment, Ratio, Slope, StateWords, Strategy, Usage,

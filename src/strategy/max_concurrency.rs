@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{Fault, not_zero, span};
 use super::counts::counts;
+use super::description::{Fault, not_zero, span};
 use super::{
     Adapt, AdaptState, Counts, Describe, Description, Guards, LimitReport, LimitRule, Moment,
     Sample,

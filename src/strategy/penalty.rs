@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
-use super::description::time_to_bring;
+use super::description::{Fault, in_range, not_zero, span, time_to_bring};
 use super::usage::carried_age;
 use super::{Counts, Describe, Description, Guards, Moment, Ratio, StateWords, Strategy, Usage};
 use crate::rate::Rate;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::check::{Fault, in_range, not_zero, span};
 use super::counts::counts;
+use super::description::{Fault, in_range, not_zero, span};
 use super::{Counts, Describe, Description, Guards, LimitRule};
 
 mod counter;

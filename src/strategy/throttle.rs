@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::check::{Fault, TOO_SLOW, not_zero, span};
 use super::counts::counts;
-use super::description::time_to_bring;
+use super::description::{Fault, TOO_SLOW, not_zero, span, time_to_bring};
 use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 

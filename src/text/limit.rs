@@ -3,11 +3,10 @@
 use std::fmt;
 
 use super::error::ParseError;
-use super::number::whole;
 use super::option::{Clause, LimitOption};
-use super::rate::{NOUNS, RateOf};
 use super::reader::Reader;
 use super::span::DurationText;
+use super::value::{NOUNS, RateOf, whole};
 use crate::policy::{Limit, Policy, all_limits, with_limit};
 use crate::rate::Rate;
 use crate::strategy::{

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ParseError;
-use super::rate::fits_into_rate;
 use super::reader::Reader;
 use super::span::DurationText;
+use super::value::fits_into_rate;
 use crate::strategy::{Adapt, Counts};
 
 /// A limit, or a part of one: a head, and options behind it. Each option may be given once, in any order; they are printed in the

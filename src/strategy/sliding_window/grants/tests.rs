@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::chunk::CHUNK;
 use super::*;
 
 fn at(nanos: u64) -> Moment {
