@@ -1,0 +1,4 @@
+//! Tests of the two methods.
+
+mod counter;
+mod log;
