@@ -1,7 +1,6 @@
 //! A policy with its state and its permits: admit, release, settle, reclaim. All limits are charged or none. The caller passes the
 //! time.
 
-mod counted_limit;
 pub(crate) mod forecast;
 pub(crate) mod lease;
 pub(crate) mod limit_state;
@@ -14,10 +13,9 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-use crate::core::gate::counted_limit::{InFlight, Measure};
 use crate::core::gate::forecast::Reclaim;
 use crate::core::gate::lease::{Lease, Leases};
-use crate::core::gate::limit_state::LimitState;
+use crate::core::gate::limit_state::{InFlight, LimitState, Measure};
 use crate::core::gate::plan::Plan;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
 use crate::core::word::packed_rate::{MAX_PLACES, WordContents, WordValue};
@@ -507,7 +505,7 @@ impl Gate {
         self.draw_line(now);
     }
 
-    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::counted_limit::carry_over); permits in flight stay in
+    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::limit_state::carry_over); permits in flight stay in
     /// flight, and leases continue with the new TTL.
     pub(crate) fn set_plan(
         &mut self,

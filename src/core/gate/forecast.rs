@@ -6,9 +6,8 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use crate::core::gate::counted_limit::CountedLimit;
 use crate::core::gate::lease::Lease;
-use crate::core::gate::limit_state::{History, LimitState};
+use crate::core::gate::limit_state::{CountedLimit, History, LimitState};
 use crate::core::request::Costs;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Grants, LogRule, Moment};

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::gate::counted_limit::{CountedLimit, InFlight, carry_over};
 use crate::core::gate::forecast::{Forecast, Reclaim};
-use crate::core::gate::limit_state::LimitState;
+use crate::core::gate::limit_state::{CountedLimit, InFlight, LimitState, carry_over};
 use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::request::{Actual, Costs, Grant};
 use crate::core::suspension::Suspension;
