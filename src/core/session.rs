@@ -10,7 +10,6 @@
 mod call;
 mod debts;
 mod denial;
-mod fallback;
 mod outlook;
 mod prefetch;
 mod serve;
@@ -25,7 +24,7 @@ use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
-use crate::core::gate::plan::Plan;
+use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::queue::Waiters;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant, Refused, Request};
 use crate::error::AcquireError;
@@ -36,7 +35,6 @@ use crate::strategy::{Counts, Moment};
 use call::{BackOff, Calls, Carrier, Random};
 use debts::Debts;
 use denial::{Denials, denied};
-use fallback::LocalFallback;
 use prefetch::{Prefetch, UnusedUnits};
 
 #[cfg(any(test, feature = "_simulation"))]
@@ -110,7 +108,7 @@ impl StoreSession {
             gate: Gate::of_store(plan, now, options.ttl),
             grants: StoredGrants::default(),
             debts: Debts::default(),
-            fallback: LocalFallback::new(options.fallback.clone()),
+            fallback: LocalFallback::default(),
             calls: Calls::new(options.first_lease, options.deadline),
             back_off: BackOff::default(),
             denials: Denials::default(),
@@ -140,6 +138,16 @@ impl StoreSession {
         }
     }
 
+    /// Begins to decide without the store, because it does not answer. Nothing happens if another rule applies then.
+    fn begin_fallback(&mut self, now: Moment) {
+        if let Some(plan) = &self.options.fallback {
+            self.fallback.is_active = true;
+            self.fallback
+                .gate
+                .get_or_insert_with(|| Box::new(Gate::new(Arc::clone(plan), now, true)));
+        }
+    }
+
     /// The gate of the local fallback, if it was needed so far.
     pub(crate) fn fallback_gate(&self) -> Option<&Gate> {
         self.fallback.gate.as_deref()
@@ -163,22 +171,16 @@ impl StoreSession {
 impl SessionStep<'_> {
     /// Grants what needs no call: from prefetched units, or because this process decides while the store does not answer.
     pub(crate) fn admit(&mut self, costs: Costs<'_>, caller: Caller) -> Option<Grant> {
-        let prefetched = self.take_prefetched(costs.plain, caller);
+        let prefetched = self.grant_prefetched(costs.plain, caller);
+        if prefetched.is_some() && self.session.prefetch.runs_low() {
+            self.serve(); // asks for more in time
+        }
         if prefetched.is_some() || !self.session.fallback.is_active {
             return prefetched;
         }
         let grant = self.admit_by_fallback(costs, caller);
         self.probe_store();
         grant.ok().and_then(Result::ok)
-    }
-
-    /// Grants from prefetched units, and asks for more in time.
-    fn take_prefetched(&mut self, cost: u64, caller: Caller) -> Option<Grant> {
-        let grant = self.grant_prefetched(cost, caller)?;
-        if self.session.prefetch.runs_low() {
-            self.serve();
-        }
-        Some(grant)
     }
 
     /// Grants from prefetched units, which exist only for a policy that counts the plain cost alone. `None` if there are too few.
@@ -266,7 +268,6 @@ impl StoreSession {
         if claim == Claim::NONE {
             claim = Claim::of_rate(by_store.granted_at);
         } else {
-            let sent_at = by_store.sent_at;
             let max_hold = self.options.max_hold;
             let stored = StoredGrant {
                 lease: claim.lease().map(|index| (index, by_store.number)),
@@ -274,7 +275,7 @@ impl StoreSession {
                 renewed_until: max_hold.map_or(Moment::NEVER, |max| now.plus(max)),
             };
             self.grants.by_fence.insert(fence, stored);
-            self.note_renewal(now, fence, sent_at, false);
+            self.note_renewal(now, fence, by_store.sent_at, false);
         }
         Grant {
             fence,
@@ -491,9 +492,73 @@ impl StoredGrants {
         self.is_renewed = !leases.is_empty();
         leases
     }
+}
 
-    /// Records that the task that renews the leases has ended, although some may be left.
-    fn renewals_stopped(&mut self) {
-        self.is_renewed = false;
+/// What a process decides by itself while the store does not answer, by a policy of its own: see [`OnStoreDown::Local`].
+///
+/// Requests wait in the same queue. No ask is sent meanwhile: a call without asks finds out whether the store answers again,
+/// after the pause that each failure makes longer. It is sent while a request waits, or when one comes.
+#[derive(Debug, Default)]
+struct LocalFallback {
+    /// Whether this process decides.
+    is_active: bool,
+    /// Whether it is time to find out whether the store answers again, although no request waits for it.
+    probes: bool,
+    /// The gate. Made when it is first needed, and kept: a store that comes and goes must not reset it each time.
+    gate: Option<Box<Gate>>,
+}
+
+impl LocalFallback {
+    /// Stops deciding, because the store answers or another rule applies. Returns whether this process decided until now.
+    fn end(&mut self) -> bool {
+        std::mem::take(&mut self.is_active)
+    }
+
+    /// The gate, if it decides.
+    fn deciding(&self) -> Option<&Gate> {
+        self.gate.as_deref().filter(|_| self.is_active)
+    }
+
+    /// Whether its policy can ever admit the costs.
+    fn fits(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
+        self.gate
+            .as_deref()
+            .map_or(Ok(()), |gate| gate.limits().fits(costs))
+    }
+
+    /// [`Gate::admit`], after the latest fence of the `store`: the fences of its grants and of these are one sequence.
+    fn admit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        store: &mut Gate,
+    ) -> Result<Grant, Moment> {
+        let gate = self.gate.as_deref_mut().ok_or(Moment::NEVER)?;
+        gate.set_granted(store.granted());
+        let mut grant = gate.admit(now, costs, caller)?;
+        store.set_granted(grant.fence);
+        if grant.claim == Claim::PLACE {
+            grant.claim = Claim::COUNTED_PLACE; // under the lock, it is released where it was granted
+        }
+        Ok(grant)
+    }
+
+    /// Records that a request that does not wait is denied, if this process decides. Returns the bans that begin with it.
+    fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
+        match self.gate.as_deref_mut() {
+            Some(gate) if self.is_active => gate.limits_mut().note_denial_and_bans(now, costs),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Until when its grants count, if nothing is in flight: a key that is dropped and opened again must not be granted them twice.
+    /// [`Moment::NEVER`] if none counts.
+    fn counts_until(&self, now: Moment) -> Moment {
+        self.gate
+            .as_deref()
+            .map(|gate| gate.limits().reset_at(now))
+            .filter(|at| *at > now)
+            .unwrap_or(Moment::NEVER)
     }
 }

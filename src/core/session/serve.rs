@@ -249,9 +249,9 @@ impl StoreSession {
         leases.chunks(MAX_CALL).map(call).collect()
     }
 
-    /// See [`StoredGrants::renewals_stopped`](super::StoredGrants::renewals_stopped).
+    /// Records that the task that renews the leases has ended, although some may be left.
     pub(crate) fn renewals_stopped(&mut self) {
-        self.grants.renewals_stopped();
+        self.grants.is_renewed = false;
     }
 }
 
@@ -486,7 +486,7 @@ impl SessionStep<'_> {
         self.session.fallback.end();
         if let Some(rule) = rule {
             if let OnStoreDown::Local(_) = rule {
-                self.session.fallback.begin(self.now);
+                self.session.begin_fallback(self.now);
             }
             for (id, ..) in call.asks.iter() {
                 self.answer_without_store(id, &rule, error);
@@ -579,7 +579,7 @@ impl SessionStep<'_> {
         if !self.session.fallback.is_active {
             self.session.back_off(self.now);
         }
-        self.session.fallback.begin(self.now);
+        self.session.begin_fallback(self.now);
         let ahead = self.waiters.queue.units_ahead();
         Some(self.outlook().known_denial(ahead, costs).0)
     }
