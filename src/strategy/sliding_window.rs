@@ -217,15 +217,6 @@ impl LogRule {
         granted.plus(self.period)
     }
 
-    /// Units that have expired and are not dropped yet.
-    fn left(&self, log: &Grants, now: Moment) -> u64 {
-        if self.none_left(log, now) {
-            0
-        } else {
-            log.units_until(now.minus(self.period))
-        }
-    }
-
     #[inline(always)]
     fn none_left(&self, log: &Grants, now: Moment) -> bool {
         self.leaves(log.first()) > now
@@ -311,7 +302,13 @@ impl LogRule {
 
     /// Units that count now, debts included.
     pub(crate) fn used(&self, log: &Grants, now: Moment) -> u64 {
-        log.used() - self.left(log, now)
+        // Some units may have expired and are not dropped yet.
+        let left = if self.none_left(log, now) {
+            0
+        } else {
+            log.units_until(now.minus(self.period))
+        };
+        log.used() - left
     }
 
     /// The usage now.

@@ -83,7 +83,7 @@ impl Grants {
     /// The number of entries.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        self.latest.len() + self.closed.as_ref().map_or(0, |closed| closed.len())
+        self.latest.len() + self.closed.as_ref().map_or(0, |closed| closed.len)
     }
 
     /// The entries that there is memory for.
@@ -172,7 +172,7 @@ impl Grants {
         let take_back = |chunk: &mut Chunk| chunk.take_back(index, back, back == had);
         self.end = self.end.wrapping_sub(back);
         match &mut self.closed {
-            Some(closed) if number < closed.count() => {
+            Some(closed) if number < closed.chunks.len() => {
                 self.latest.shift(back);
                 closed.shift_after(number, back);
                 closed.change(number, take_back);
@@ -213,7 +213,7 @@ impl Grants {
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.closed
             .iter()
-            .flat_map(|closed| closed.chunks())
+            .flat_map(|closed| &closed.chunks)
             .chain([&self.latest])
     }
 
@@ -222,7 +222,7 @@ impl Grants {
     fn chunk(&self, number: usize) -> &Chunk {
         self.closed
             .as_ref()
-            .and_then(|closed| closed.get(number))
+            .and_then(|closed| closed.chunks.get(number))
             .unwrap_or(&self.latest)
     }
 
@@ -262,7 +262,7 @@ impl Grants {
         if self
             .closed
             .as_ref()
-            .is_some_and(|closed| closed.count() == 0)
+            .is_some_and(|closed| closed.chunks.is_empty())
         {
             self.closed = None;
         }
@@ -279,27 +279,6 @@ struct Closed {
 }
 
 impl Closed {
-    /// The number of entries.
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The number of chunks.
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.chunks.len()
-    }
-
-    #[inline(always)]
-    fn get(&self, number: usize) -> Option<&Chunk> {
-        self.chunks.get(number)
-    }
-
-    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.iter()
-    }
-
     /// How many chunks at the front have only `early` entries.
     fn count_early(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
         self.chunks.partition_point(|chunk| {
