@@ -21,12 +21,9 @@ impl SessionStep<'_> {
     /// Grants requests that need no call. Sends a call if there is something to send now; sets when to check again.
     #[cold]
     pub(crate) fn serve(&mut self) {
-        self.waiters.front_ready_at = Moment::NEVER;
         self.serve_prefetched();
         let turn = self.serve_by_fallback();
-        self.send();
-        let ready_at = self.waiters.front_ready_at;
-        self.waiters.front_ready_at = ready_at.min(turn);
+        self.waiters.front_ready_at = self.send().min(turn);
     }
 
     /// Grants prefetched units to the requests that wait.
@@ -67,20 +64,19 @@ impl SessionStep<'_> {
         Moment::NEVER
     }
 
-    /// Sends a call if there is something to send now; sets when to check again.
-    fn send(&mut self) {
+    /// Sends a call if there is something to send now. Returns when to check again.
+    fn send(&mut self) -> Moment {
         if let Some(due) = self.session.calls.reply_due() {
             if self.now < due {
-                self.waiters.front_ready_at = due;
-            } else {
-                // Its carrier may be in a runtime that nothing polls.
-                let options = &self.session.options;
-                let deadline = Duration::from_nanos(options.deadline);
-                let failed = CallFailed::unanswered(options.store.to_string(), Some(deadline));
-                self.failed(self.session.calls.generation, &failed);
-                self.serve();
+                return due;
             }
-            return;
+            // Its carrier may be in a runtime that nothing polls.
+            let options = &self.session.options;
+            let deadline = Duration::from_nanos(options.deadline);
+            let failed = CallFailed::unanswered(options.store.to_string(), Some(deadline));
+            self.failed(self.session.calls.generation, &failed);
+            self.serve();
+            return self.waiters.front_ready_at;
         }
         if self.outlook().waits_to_ask() || self.outlook().asks_at() > self.now {
             self.deny_all_tries(); // they came during a call, and are not asked for
@@ -88,15 +84,17 @@ impl SessionStep<'_> {
         self.forget_past();
         let at = self.outlook().call_at();
         if at > self.now && !self.session.needs_keeper(self.now) {
-            self.waiters.front_ready_at = at;
-            return;
+            return at;
         }
         if self.session.carrier.due <= self.now {
             self.effects.run_errand(Errand::Carry);
             self.await_carrier();
         }
-        let due = self.session.carrier.due;
-        self.waiters.front_ready_at = if at > self.now { at } else { due };
+        if at > self.now {
+            at
+        } else {
+            self.session.carrier.due
+        }
     }
 
     /// Sets the deadline for a carrier that was started, or that brings a reply, to ask for its next trip.
@@ -589,8 +587,8 @@ impl SessionStep<'_> {
 impl StoreSession {
     fn back_off(&mut self, now: Moment) {
         let random = self.random();
-        let longest = self.options.longest_back_off;
-        self.back_off.note_failure(now, longest, random);
+        self.back_off
+            .note_failure(now, self.options.longest_back_off, random);
     }
 
     /// The rule for the requests of a call that has failed. `None` if they are asked for again.
