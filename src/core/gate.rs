@@ -18,8 +18,8 @@ use crate::core::gate::lease::{Lease, Leases};
 use crate::core::gate::limit_state::{InFlight, LimitState, Measure};
 use crate::core::gate::plan::Plan;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
+use crate::core::word::PackedRateHistory;
 use crate::core::word::packed_rate::{MAX_PLACES, WordContents, WordValue};
-use crate::core::word::packed_rate_history::PackedRateHistory;
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
 
 use limits::Limits;

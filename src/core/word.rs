@@ -1,4 +1,305 @@
-//! The state of one limit, packed into a word that is changed without the lock.
+//! The state of one limit, packed into a word that is changed without the lock. Here is the [line](packed_rate) of a rate under the
+//! lock: how it is drawn anew, and what can be refunded.
 
 pub(crate) mod packed_rate;
-pub(crate) mod packed_rate_history;
+
+use crate::core::word::packed_rate::{MAX_VALUE, PackedRate};
+use crate::strategy::{Moment, Slope};
+
+/// The line of a rate through changes of its usage.
+#[derive(Debug)]
+pub(crate) struct PackedRateHistory {
+    line: PackedRate,
+    /// The latest value that a word was given, or gave back.
+    latest: u64,
+    /// Whether the line was raised since it was drawn.
+    raised: bool,
+    /// By how much it was raised since the latest grant, beyond what time brought.
+    raised_since_grant: u64,
+    /// The fence of the latest grant whose value does not count on this track.
+    refundable_after: u64,
+}
+
+impl PackedRateHistory {
+    /// A new track after this many grants.
+    pub(crate) fn new(parts_per_nano: u64, now: Moment, fence: u64) -> Self {
+        let line = PackedRate {
+            base: now.nanos(),
+            parts_per_nano,
+            ..PackedRate::default()
+        };
+        Self {
+            line,
+            latest: 0,
+            raised: true,
+            raised_since_grant: 0,
+            refundable_after: fence,
+        }
+    }
+
+    /// The value of the line. Before its base it is that at the base.
+    fn present(&self, now: Moment) -> u64 {
+        let age = now.nanos().saturating_sub(self.line.base);
+        self.line
+            .origin
+            .saturating_add(age.saturating_mul(self.line.parts_per_nano))
+    }
+
+    /// The value that a grant has reached, which was just made under the lock, with `used` parts after it.
+    pub(crate) fn reached(&mut self, now: Moment, used: u64) -> u64 {
+        self.raised_since_grant = 0;
+        self.present(now).saturating_add(used)
+    }
+
+    /// Returns a line that holds from `now` on, with the value of its usage; the present line if it still holds. `None` where no value
+    /// is small enough. `fence` is that of the latest grant.
+    pub(crate) fn draw(
+        &mut self,
+        slope: Slope,
+        now: Moment,
+        fence: u64,
+    ) -> Option<(PackedRate, u64)> {
+        let room = room(slope)?;
+        let Slope {
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            used,
+            holds_for,
+        } = slope;
+        let present = self.present(now);
+        // A usage of zero is any value up to the line.
+        let value = if used == 0 {
+            present.min(self.latest)
+        } else {
+            present.saturating_add(used)
+        };
+        let age = now.nanos() - self.line.base.min(now.nanos());
+        let as_drawn = PackedRate {
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            ..self.line
+        } == self.line;
+        let ends_as_drawn =
+            parts_per_nano != 0 || self.line.max_age.checked_sub(age) == Some(holds_for);
+        if !self.raised
+            && value >= self.latest
+            && as_drawn
+            && ends_as_drawn
+            && age <= self.line.max_age / 2
+        {
+            self.latest = value;
+            return Some((self.line, value));
+        }
+        // The value must differ from all that were held on another line.
+        let raise = (self.latest + 1).saturating_sub(present.saturating_add(used));
+        let mut origin = present.saturating_add(raise);
+        self.raised_since_grant = self.raised_since_grant.saturating_add(raise);
+        if origin > room {
+            *self = Self::new(parts_per_nano, now, fence);
+            origin = 0;
+        }
+        let max_age = (MAX_VALUE - tolerance - origin)
+            .checked_div(parts_per_nano)
+            .unwrap_or(u64::MAX)
+            .min(holds_for);
+        self.line = PackedRate {
+            base: now.nanos(),
+            origin,
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            max_age,
+        };
+        self.latest = origin + used;
+        self.raised = false;
+        Some((self.line, self.latest))
+    }
+
+    /// The parts used at the base of the line, after a word has raised the value to this one. `None` if it has not.
+    pub(crate) fn take_over(&mut self, value: u64) -> Option<(Moment, u64)> {
+        if value == self.latest {
+            return None;
+        }
+        self.latest = value;
+        self.raised_since_grant = 0;
+        Some((Moment::from_nanos(self.line.base), value - self.line.origin))
+    }
+
+    /// How many parts of a grant can be refunded `now`, by the value that the grant has reached.
+    ///
+    /// A refund must leave what every later grant has found used, less what time has refilled since: that grant was paced by it. As
+    /// the value never falls, each grant fills an interval of values of its own, from what it found to what it reached; and a later
+    /// grant found at least what the earlier ones reached. So of the intervals of grants, the parts that lay above the line when the
+    /// latest grant was made can be refunded in any order, and each later grant had found as much. The line has not fallen since.
+    pub(crate) fn refundable(&self, now: Moment, fence: u64, reached: u64) -> u64 {
+        let line = self.present(now).saturating_sub(self.raised_since_grant);
+        if fence > self.refundable_after {
+            reached.saturating_sub(line)
+        } else {
+            0
+        }
+    }
+
+    /// Units were charged without a grant. A later refund must leave them, as it leaves those of a grant.
+    pub(crate) fn charged(&mut self) {
+        self.raised_since_grant = 0;
+    }
+
+    /// The usage was lowered by a refund.
+    pub(crate) fn refund(&mut self, parts: u64) {
+        self.line.origin = self.line.origin.saturating_add(parts);
+        self.raised_since_grant = self.raised_since_grant.saturating_add(parts);
+        self.raised |= parts > 0;
+    }
+}
+
+/// Whether the rate fits a line while it has no debt.
+pub(crate) fn fits(slope: Slope) -> bool {
+    room(Slope { used: 0, ..slope }).is_some()
+}
+
+/// The largest origin of a line that holds for at least a second; `None` where no value is small enough.
+fn room(slope: Slope) -> Option<u64> {
+    const MIN_AGE: u64 = 1_000_000_000;
+    MAX_VALUE
+        .checked_sub(slope.tolerance.max(slope.used))?
+        .checked_sub(slope.parts_per_nano.checked_mul(MIN_AGE)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::strategy::{PaceRule, Strategy as _};
+
+    type PaceState = <PaceRule as crate::strategy::Strategy>::State;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Input {
+        /// Takes units without the lock, on the line as it was drawn last.
+        Take { cost: u64 },
+        /// The lock is taken and left; the line is drawn anew if need be.
+        Draw,
+        /// A grant under the lock.
+        Grant { cost: u64 },
+        /// Refunds all units but some of an earlier grant.
+        Refund {
+            grant: prop::sample::Index,
+            kept: u64,
+        },
+    }
+
+    fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
+        let input = prop_oneof![
+            4 => (1_u64..6).prop_map(|cost| Input::Take { cost }),
+            1 => Just(Input::Draw),
+            2 => (1_u64..6).prop_map(|cost| Input::Grant { cost }),
+            3 => (any::<prop::sample::Index>(), 0_u64..4).prop_map(|(grant, kept)| Input::Refund { grant, kept }),
+        ];
+        prop::collection::vec((prop_oneof![Just(0_u64), 0_u64..40], input), 1..60)
+    }
+
+    /// A grant, as it is known outside.
+    #[derive(Debug)]
+    struct Made {
+        at: Moment,
+        cost: u64,
+        /// What was used of it, once that is settled.
+        kept: Option<u64>,
+        reached: u64,
+        fence: u64,
+    }
+
+    proptest! {
+        #![proptest_config(crate::replay::cases(4_000))]
+
+        /// Whatever is refunded, between two grants there is never more than the burst and what time brings.
+        #[test]
+        fn refunds_never_let_the_grants_exceed_the_pace(
+            units in 1_u64..4, period in 1_u64..30, burst in 1_u64..8, inputs in inputs(),
+        ) {
+            let rule = PaceRule::continuous(units, period, burst, burst).unwrap();
+            let (mut state, mut now, mut fence) = (PaceState::default(), Moment::START, 0);
+            let mut track = PackedRateHistory::new(rule.slope(state, now).unwrap().parts_per_nano, now, 0);
+            let (mut line, mut value) = track.draw(rule.slope(state, now).unwrap(), now, 0).unwrap();
+            let mut made: Vec<Made> = Vec::new();
+            for (nanos, input) in inputs {
+                now = now.plus(nanos);
+                if let Input::Take { cost } = input {
+                    if let Some(reached) = line.take(value, now.nanos(), cost) {
+                        prop_assert!(reached > value);
+                        value = reached;
+                        fence += 1;
+                        made.push(Made { at: now, cost, kept: None, reached, fence });
+                    }
+                    continue;
+                }
+                if let Some((base, used)) = track.take_over(value) {
+                    state = rule.with_used(state, base, used);
+                }
+                match input {
+                    Input::Grant { cost } => if let Ok(next) = rule.decide(state, now, cost) {
+                        state = next;
+                        fence += 1;
+                        let used = rule.slope(state, now).unwrap().used;
+                        made.push(Made { at: now, cost, kept: None, reached: track.reached(now, used), fence });
+                    },
+                    Input::Refund { grant, kept } if !made.is_empty() => {
+                        let grant = grant.get(&made);
+                        if grant.kept.is_none() && kept < grant.cost {
+                            let most = track.refundable(now, grant.fence, grant.reached);
+                            let (refunded, parts) = rule.refund_at_most(state, grant.cost - kept, most);
+                            state = refunded;
+                            track.refund(parts);
+                            let nth = grant.fence as usize - 1;
+                            made[nth].kept = Some(kept);
+                        }
+                    }
+                    _ => {}
+                }
+                let former = (line, value);
+                (line, value) = track.draw(rule.slope(state, now).unwrap(), now, fence).unwrap();
+                prop_assert!(line == former.0 || value > former.1, "a value returned on another line");
+                prop_assert!(value >= former.1);
+                for from in 0..made.len() {
+                    let mut sum = 0;
+                    for to in from..made.len() {
+                        sum += made[to].kept.unwrap_or(made[to].cost);
+                        let elapsed = made[to].at.since(made[from].at);
+                        prop_assert!(sum * period <= burst * period + elapsed * units, "from grant {from} to {to}: {made:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refunds without a grant between them leave nothing used, in any order, if time does not pass.
+    #[test]
+    fn grants_are_refunded_whole_in_any_order() {
+        let rule = PaceRule::continuous(1, 10, 6, 6).unwrap();
+        let now = Moment::START;
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+            let mut track = PackedRateHistory::new(1, now, 0);
+            let (line, mut value) = track
+                .draw(rule.slope(PaceState::default(), now).unwrap(), now, 0)
+                .unwrap();
+            let reached = [1, 2, 3].map(|cost| {
+                value = line.take(value, 0, cost).unwrap();
+                value
+            });
+            let (base, used) = track.take_over(value).unwrap();
+            let mut state = rule.with_used(PaceState::default(), base, used);
+            for nth in order {
+                let most = track.refundable(now, nth as u64 + 1, reached[nth]);
+                let (refunded, parts) = rule.refund_at_most(state, nth as u64 + 1, most);
+                state = refunded;
+                track.refund(parts);
+                track.draw(rule.slope(state, now).unwrap(), now, 3);
+            }
+            assert_eq!(rule.remaining(state, now), 6);
+        }
+    }
+}

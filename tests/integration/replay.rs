@@ -20,8 +20,8 @@ fn the_line_names_the_program_the_test_and_the_seed() {
 fn a_module_has_the_path_of_its_file() {
     let paths = [
         (
-            "src/core/word/packed_rate_history.rs",
-            "core::word::packed_rate_history",
+            "src/core/queue/untaken_answers.rs",
+            "core::queue::untaken_answers",
         ),
         (
             "tests/integration/shared_faults/bad_replies.rs",

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::request::Costs;
+use crate::core::word;
 use crate::core::word::packed_rate::MAX_VALUE;
-use crate::core::word::packed_rate_history;
 use crate::policy::Limit;
 use crate::strategy::{
     Counts, Grants, LimitReport, LimitRule, LogRule, Moment, PaceRule, Places, Ratio, RefundBound,
@@ -199,7 +199,7 @@ impl LimitState {
             Self::Pace(rule, state, history) => {
                 let slope = rule
                     .slope((*state).into(), now)
-                    .filter(|slope| packed_rate_history::fits(*slope))?;
+                    .filter(|slope| word::fits(*slope))?;
                 *history = History::Off;
                 Some(slope.parts_per_nano)
             }

@@ -8,7 +8,7 @@
 //!
 //! **The value never falls.** A refund does not lower it, but raises the line; so does all else that lowers the usage. This has two
 //! uses. A word that holds the value does not return to a former one on another line. And a grant can be refunded by what is known
-//! of it alone: see [`PackedRateHistory::refundable`](super::packed_rate_history::PackedRateHistory::refundable).
+//! of it alone: see [`PackedRateHistory::refundable`](super::PackedRateHistory::refundable).
 
 /// The largest value.
 pub(crate) const MAX_VALUE: u64 = (1 << 53) - 1;
