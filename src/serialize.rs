@@ -1,14 +1,25 @@
-//! Serialises the state and the decisions of limiters, for logs and monitoring: one field for each number. A duration is in
+//! The impls of the feature `serde`.
+//!
+//! The state and the decisions of limiters are serialised for logs and monitoring: one field for each number. A duration is in
 //! nanoseconds, as the name of its field says; the longest, 292 years, also stands for one without an end. Every format has
 //! integers up to that.
+//!
+//! A policy is its text in every format: the same that errors and logs print.
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
 use std::time::Duration;
 
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::decision::Decision;
 use crate::keyed::KeySnapshot;
+use crate::policy::{Limit, Policy};
+use crate::rate::Rate;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
+use crate::text::ParseError;
 
 /// Serialises all fields of a type, or variables, under their names. Durations are `in ns`, or `in optional_ns`.
 macro_rules! serialize_fields {
@@ -92,3 +103,43 @@ impl Serialize for Decision {
         )
     }
 }
+
+/// Reads a type from its text. `what` describes the text.
+struct Text<T> {
+    what: &'static str,
+    value: PhantomData<T>,
+}
+
+impl<T: FromStr<Err = ParseError>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+macro_rules! as_text {
+    ($($value:ident: $what:literal),*) => {$(
+        impl Serialize for $value {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $value {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_str(Text { what: $what, value: PhantomData })
+            }
+        }
+    )*};
+}
+
+as_text!(
+    Rate: "a rate as text, such as \"100/min\"",
+    Limit: "a limit as text, such as \"8 concurrent\"",
+    Policy: "a policy as text, such as \"8 concurrent and 100/min\""
+);

@@ -9,8 +9,6 @@ mod error;
 mod limit;
 mod option;
 mod reader;
-#[cfg(feature = "serde")]
-mod serde;
 mod span;
 mod value;
 
