@@ -120,11 +120,6 @@ impl Gate {
         self.leases.is_some()
     }
 
-    /// Whether `now` matters. If it does not, any value may be passed.
-    pub(crate) fn follows_time(&self) -> bool {
-        self.follows_time
-    }
-
     /// Whether a grant is a place and nothing more.
     #[inline(always)]
     pub(crate) fn grants_bare_places(&self) -> bool {
@@ -158,16 +153,23 @@ impl Gate {
         self.rare.iter().flat_map(|rare| rare.legacy.iter())
     }
 
-    /// The number of grants so far.
-    pub(crate) fn granted(&self) -> u64 {
-        self.fence
-    }
-
     /// Sets the fence of the latest grant, because other grants use the same sequence.
     pub(crate) fn set_granted(&mut self, fence: u64) {
         self.fence = fence;
     }
 }
+
+getters!(Gate {
+    /// Whether `now` matters. If it does not, any value may be passed.
+    pub(crate) follows_time: follows_time -> bool,
+
+    /// The number of grants so far.
+    pub(crate) granted: fence -> u64,
+
+    /// Whether the policy fits into a word.
+    #[inline(always)]
+    pub(crate) fits_word: fits_word -> bool,
+});
 
 /// Grants.
 impl Gate {
@@ -579,12 +581,6 @@ impl Gate {
     fn note_word_form(&mut self) {
         let is_plain_concurrency = self.grants_bare_places() && self.limits.is_one();
         self.fits_word = is_plain_concurrency || self.line.is_some();
-    }
-
-    /// Whether the policy fits into a word.
-    #[inline(always)]
-    pub(crate) fn fits_word(&self) -> bool {
-        self.fits_word
     }
 
     /// Updates the line after units were charged without a grant.

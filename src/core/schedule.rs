@@ -580,9 +580,8 @@ impl Schedule {
         waker: &mut Option<Waker>,
         effects: &mut Effects,
     ) -> Result<Enqueued<Grant>, Refused> {
-        match self.precheck(now, request.costs, effects) {
-            Err(NotAdmitted::Never(error)) => return Err(error.into()),
-            Ok(()) | Err(NotAdmitted::Blocked | NotAdmitted::MustWait) => {}
+        if let Err(NotAdmitted::Never(error)) = self.precheck(now, request.costs, effects) {
+            return Err(error.into());
         }
         if let Some(mut session) = self.session(now, effects)
             && let Some(grant) = session.try_acquire(request)?

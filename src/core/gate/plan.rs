@@ -120,14 +120,6 @@ impl Plan {
         &self.rules
     }
 
-    pub(crate) fn ttl(&self) -> Option<NonZeroU64> {
-        self.ttl
-    }
-
-    pub(crate) fn max_cost(&self) -> u64 {
-        self.max_cost
-    }
-
     /// The index of the first limit that never admits this plain cost, if there is one and all count the plain cost.
     #[inline(always)]
     pub(crate) fn misfit(&self, cost: u64) -> Option<usize> {
@@ -187,11 +179,6 @@ impl Plan {
             [(rule, _)] => Some(rule),
             _ => None,
         }
-    }
-
-    /// Whether a limit counts anything but the plain cost.
-    pub(crate) fn counts_by_unit(&self) -> bool {
-        self.by_unit
     }
 
     /// How many words the states of all limits take. `None` if a state does not fit into words, or the limits count by unit.
@@ -297,6 +284,15 @@ impl Plan {
                 .all(|limit| matches!(limit, LimitRule::Places(_, None)))
     }
 }
+
+getters!(Plan {
+    pub(crate) ttl: ttl -> Option<NonZeroU64>,
+
+    pub(crate) max_cost: max_cost -> u64,
+
+    /// Whether a limit counts anything but the plain cost.
+    pub(crate) counts_by_unit: by_unit -> bool,
+});
 
 /// Each limit checks itself; the error for a fault names the limit.
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
