@@ -351,7 +351,8 @@ impl Outlook<'_> {
     }
 }
 
-/// A schedule at one instant, to refuse requests: at their deadline, when they can never be granted, when the queue is emptied or full.
+/// A schedule at one instant, to refuse requests: at their deadline, when they can never be granted, when the queue is emptied or
+/// full.
 pub(super) struct Refusals<'a> {
     pub(super) now: Moment,
     pub(super) authority: &'a mut Authority,

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::super::MAX_SPAN_NANOS;
-use super::super::grants::{CHUNK, FEW, steps};
-use super::super::{Grants, LogRule, Moment};
+use super::super::grants::{CHUNK, steps};
+use super::*;
 
 fn at(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::super::super::{MAX_SPAN_NANOS, Strategy as _}; // both globs have a `Strategy`
-use super::super::*;
+use super::*;
 
 fn at(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)

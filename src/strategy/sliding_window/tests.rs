@@ -1,4 +1,0 @@
-//! Tests of the two methods.
-
-mod counter;
-mod log;
