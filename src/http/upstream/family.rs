@@ -289,7 +289,7 @@ impl AnswerPart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::MAX_MALFORMED;
+    use super::super::MAX_MALFORMED;
     use super::*;
 
     #[test]
