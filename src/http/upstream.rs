@@ -286,10 +286,8 @@ impl<'h> AnswerReader<'h> {
                     AnswerPart::Numbers(unit, fields) => self.numbers(unit, fields),
                     AnswerPart::Lists => self.lists(),
                     AnswerPart::Dictionary => self.dictionary(),
-                    AnswerPart::Windows => {
-                        // An upstream may send the policies of a later draft in this field. They are ignored.
-                        self.windows();
-                    }
+                    // An upstream may send the policies of a later draft in this field. They are ignored.
+                    AnswerPart::Windows => _ = self.windows(),
                     AnswerPart::UsedOfLimit => self.used_of_limit(),
                     AnswerPart::Unified => self.unified(),
                 }
@@ -369,7 +367,7 @@ impl<'h> AnswerReader<'h> {
         }
         let (limit, window) = limit.unwrap_or_default();
         let quota = UpstreamQuota {
-            name: form.name_field().and_then(|field| self.value(field, Some)),
+            name: form.name_field.and_then(|field| self.value(field, Some)),
             unit,
             limit,
             remaining: remaining.and_then(|(remaining, _)| remaining),

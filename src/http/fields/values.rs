@@ -46,16 +46,14 @@ impl<'a> FieldValues<'a> {
     /// [`acquire_explained`](crate::PermitRequest::acquire_explained) returned them. See the [type's example](Self).
     #[must_use]
     pub const fn granted(limits: &'a [LimitStatus]) -> Self {
-        let problem = ProblemType::ReducedCapacity;
-        let (retry_after, jitter) = (None, Duration::ZERO);
         Self {
             limits,
             cost: 1,
             is_denied: false,
             denied_by: None,
-            problem,
-            retry_after,
-            jitter,
+            problem: ProblemType::ReducedCapacity,
+            retry_after: None,
+            jitter: Duration::ZERO,
             partition_key: None,
         }
     }
@@ -136,9 +134,7 @@ impl<'a> FieldValues<'a> {
         /// ```
         #[must_use]
         pub partition_key(key: &'a [u8]) => partition_key = Some(key);
-    }
 
-    setters! { const:
         /// The probable cost of the next request of this client.
         pub(in crate::http) cost(cost: u64) => cost = cost;
     }
