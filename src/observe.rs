@@ -73,7 +73,7 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
     }
 }
 
-/// An event as an [`Observer`](crate::Observer) receives it: the limiter, the key, and what has happened.
+/// An event as an [`Observer`] receives it: the limiter, the key, and what has happened.
 ///
 /// | event | when | what it has |
 /// |---|---|---|
@@ -232,7 +232,7 @@ pub(crate) fn format_nothing(_: &dyn Any, f: &mut fmt::Formatter<'_>) -> fmt::Re
     f.write_str("..")
 }
 
-/// A request that begins to wait: the argument of [`Observer::wait_begins`](crate::Observer::wait_begins).
+/// A request that begins to wait: the argument of [`Observer::wait_begins`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct WaitStart<'a> {
@@ -266,7 +266,7 @@ pub enum WaitEnd<'a> {
     Cancelled,
 }
 
-/// A wait in progress: what an observer [keeps with a request](crate::Observer::wait_begins) while the request waits.
+/// A wait in progress: what an observer [keeps with a request](Observer::wait_begins) while the request waits.
 ///
 /// It is called and dropped outside every lock. A panic in it is caught.
 ///

@@ -518,7 +518,7 @@ pub enum ClientIpError {
 }
 
 /// Why a request has no trustworthy address, one that the client cannot have forged. See
-/// [`ClientIp::find`](ClientIp::find) for an example.
+/// [`ClientIp::find`] for an example.
 ///
 /// The caller decides what follows: to deny the request, or to count it under one key that all such requests share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

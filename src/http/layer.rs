@@ -114,7 +114,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 ///
 /// The observers of the limiter get its denials. For a request that the layer refuses without a decision of the limiter (with
 /// 403, 413 or 500, or with 503 because the limiter is closed or its store fails), they get
-/// [`EventKind::Refused`](crate::EventKind::Refused) with the reason.
+/// [`EventKind::Refused`] with the reason.
 ///
 /// # A key
 ///

@@ -638,7 +638,7 @@ debug_fields! {
 }
 
 /// Classifies the calls to an inner service with the error `E`: [`ByStatus`], or a closure for
-/// [`OutboundLayer::classify`](OutboundLayer::classify), which has an example.
+/// [`OutboundLayer::classify`], which has an example.
 pub trait OutboundClassifier<E> {
     /// The outcome to report for a response with this head, or for an error.
     fn classify(&self, answer: Result<&response::Parts, &E>) -> Outcome;
