@@ -289,10 +289,9 @@ impl Refusal {
     }
 
     fn title(&self) -> &'static str {
-        match self.problem_type() {
-            Some(problem) => problem.title(),
-            None => self.status().canonical_reason().unwrap_or_default(),
-        }
+        let of_status = || self.status().canonical_reason().unwrap_or_default();
+        self.problem_type()
+            .map_or_else(of_status, ProblemType::title)
     }
 
     /// Why the layer itself refused the request; `None` if the limiter reports the refusal.

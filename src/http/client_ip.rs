@@ -1,22 +1,18 @@
 //! Finds the address of the client in a request, also behind proxies.
 
-mod address;
-mod chain;
-mod error;
 mod forwarded;
-mod networks;
 
-use std::fmt::Display;
+use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU8;
+use std::sync::Arc;
 
 use http::header::HeaderMap;
+use thiserror::Error;
 
-use address::{Address, Obstacle};
-use networks::Networks;
+use forwarded::{Address, Obstacle, host_bits};
 
-pub use chain::ForwardedHeader;
-pub use error::{ClientIpError, NoClientIp};
+pub use forwarded::ForwardedHeader;
 
 /// How to find the address of the client: the key under which its requests are limited.
 ///
@@ -149,7 +145,7 @@ impl ClientIp {
     /// assert!(matches!(error, ClientIpError::TrustsEverybody { family: "IPv4", .. }));
     /// # Ok::<(), ClientIpError>(())
     /// ```
-    pub fn behind_networks<N: Display>(
+    pub fn behind_networks<N: fmt::Display>(
         networks: impl IntoIterator<Item = N>,
     ) -> Result<Self, ClientIpError> {
         let networks = networks.into_iter().map(|network| network.to_string());
@@ -267,7 +263,7 @@ impl ClientIp {
             Proxies::Hops(hops) => self.behind_last(*hops, headers)?,
         };
         let prefix = if client.is_ipv4() {
-            96 + self.ipv4_prefix
+            MAPPED_PREFIX + self.ipv4_prefix
         } else {
             self.ipv6_prefix
         };
@@ -335,4 +331,240 @@ fn checked_prefix(prefix: u8, max: u8) -> Result<u8, ClientIpError> {
     } else {
         Err(ClientIpError::PrefixOutOfRange { prefix, max })
     }
+}
+
+/// The length in bits of the prefix before an IPv4 address.
+const MAPPED_PREFIX: u8 = 96;
+
+/// The addresses that a client on the internet can have (RFC 6890; RFC 4291, section 2.4).
+const UNICAST: [(&str, [u128; 2]); 2] = [
+    ("IPv4", [0xffff_0100_0000, 0xffff_dfff_ffff]),
+    ("IPv6", [0x2 << 124, (0x4 << 124) - 1]),
+];
+
+/// The networks whose addresses are trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Networks(Arc<[Network]>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Network {
+    first: Address,
+    prefix: u8,
+}
+
+impl Networks {
+    fn new(networks: impl Iterator<Item = String>) -> Result<Self, ClientIpError> {
+        let networks: Arc<[_]> = networks.map(Network::read).collect::<Result<_, _>>()?;
+        if networks.is_empty() {
+            return Err(ClientIpError::NoNetworks);
+        }
+        for (family, range) in UNICAST {
+            if cover(&networks, range) {
+                let networks = networks
+                    .iter()
+                    .filter(|network| network.first.0 <= range[1] && network.last() >= range[0]);
+                let networks: Vec<_> = networks.map(|network| format!("{network:?}")).collect();
+                return Err(ClientIpError::TrustsEverybody {
+                    networks: networks.join(", "),
+                    family,
+                });
+            }
+        }
+        Ok(Self(networks))
+    }
+
+    fn contain(&self, address: Address) -> bool {
+        self.0
+            .iter()
+            .any(|network| address.mask(network.prefix) == network.first)
+    }
+}
+
+/// Whether networks together contain all numbers from the first to the last.
+fn cover(networks: &[Network], [first, last]: [u128; 2]) -> bool {
+    let mut networks = networks.to_vec();
+    networks.sort_unstable_by_key(|network| network.first);
+    let mut covered_before = first;
+    for network in networks {
+        if network.first.0 > covered_before {
+            return false;
+        }
+        if network.last() >= last {
+            return true;
+        }
+        covered_before = covered_before.max(network.last() + 1);
+    }
+    false
+}
+
+impl Network {
+    fn read(text: String) -> Result<Self, ClientIpError> {
+        let Some((address, prefix)) = parse(&text) else {
+            return Err(ClientIpError::NotANetwork { network: text });
+        };
+        let network = Self {
+            first: address.mask(prefix),
+            prefix,
+        };
+        if network.first != address {
+            return Err(ClientIpError::HostBits {
+                network: text,
+                whole: format!("{network:?}"),
+            });
+        }
+        Ok(network)
+    }
+
+    fn last(self) -> u128 {
+        self.first.0 | host_bits(self.prefix)
+    }
+}
+
+fn parse(text: &str) -> Option<(Address, u8)> {
+    let (address, prefix) = text
+        .split_once('/')
+        .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let ip: IpAddr = address.parse().ok()?;
+    let (before, bits) = if ip.is_ipv4() {
+        (MAPPED_PREFIX, 32)
+    } else {
+        (0, 128)
+    };
+    let prefix = match prefix {
+        None => bits,
+        // `parse` would also accept a sign.
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            digits.parse().ok().filter(|prefix| *prefix <= bits)?
+        }
+        Some(_) => return None,
+    };
+    Some((ip.into(), before + prefix))
+}
+
+/// Writes the text that [`parse`] reads.
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let before = if self.first.is_ipv4() {
+            MAPPED_PREFIX
+        } else {
+            0
+        };
+        write!(f, "{}/{}", self.first.to_ip(), self.prefix - before)
+    }
+}
+
+/// Why a [`ClientIp`] was not made: the configuration trusts no network, trusts every address, or is invalid.
+///
+/// ```
+/// use tollgate::http::{ClientIp, ClientIpError};
+///
+/// let error = ClientIp::behind_networks(["10.0.0.1/8"]).unwrap_err();
+/// assert!(matches!(&error, ClientIpError::HostBits { network, .. } if network == "10.0.0.1/8"));
+/// assert_eq!(
+///     error.to_string(),
+///     "`10.0.0.1/8` has bits behind its prefix; write `10.0.0.0/8` for the network, or leave the prefix out for the address alone"
+/// );
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ClientIpError {
+    /// The list of trusted networks is empty.
+    #[error(
+        "there are no trusted networks; name those of the proxies, or take ClientIp::peer() if there are no proxies"
+    )]
+    NoNetworks,
+    /// The text is neither an address nor a network.
+    #[error(
+        "`{network}` is no network; write an address, or one with a prefix as in 10.0.0.0/8 or fd00::/8"
+    )]
+    NotANetwork {
+        /// The text as given.
+        network: String,
+    },
+    /// The address has bits behind the prefix, so it is unclear whether the address or the whole network is meant.
+    #[error(
+        "`{network}` has bits behind its prefix; write `{whole}` for the network, or leave the prefix out for the address alone"
+    )]
+    HostBits {
+        /// The text as given.
+        network: String,
+        /// The whole network of this prefix.
+        whole: String,
+    },
+    /// The networks together cover all IPv4 or all IPv6 addresses that a client can have: 1.0.0.0 to 223.255.255.255, or
+    /// 2000::/3. A client could then claim any address as its own.
+    #[error(
+        "`{networks}` trusts every {family} address, so that a client could claim any; name the networks of the proxies alone"
+    )]
+    TrustsEverybody {
+        /// The networks of this family, separated by commas.
+        networks: String,
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+    },
+    /// The number of proxies is zero.
+    #[error(
+        "0 proxies append nothing to read; count at least 1, or take ClientIp::peer() if there are no proxies"
+    )]
+    ZeroHops,
+    /// A prefix that groups addresses is out of range.
+    #[error("a prefix of {prefix} bits is out of range; set 1 to {max}")]
+    PrefixOutOfRange {
+        /// The prefix as given, in bits.
+        prefix: u8,
+        /// The longest prefix: 32 for IPv4, 128 for IPv6.
+        max: u8,
+    },
+}
+
+/// Why a request has no trustworthy address, one that the client cannot have forged. See
+/// [`ClientIp::find`] for an example.
+///
+/// The caller decides what follows: to deny the request, or to count it under one key that all such requests share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoClientIp {
+    /// The server did not pass on the address of its peer, or it listens on a Unix socket.
+    #[error(
+        "the address of the peer is unknown; let the server pass it on (in axum: into_make_service_with_connect_info, and \
+         ClientIp::peer_from), or count the proxies (behind_hops)"
+    )]
+    NoPeer,
+    /// The peer is a trusted proxy, or proxies are counted, and the request does not have the header.
+    #[error(
+        "the request came through a proxy without {header}; let the proxy append it, or read the header that it appends"
+    )]
+    NoHeader {
+        /// The header that was read.
+        header: ForwardedHeader,
+    },
+    /// An element is no address, or the quotes around it do not match.
+    #[error("element {from_right} from the right of {header} is no address")]
+    Malformed {
+        /// The header that was read.
+        header: ForwardedHeader,
+        /// Which element, counted from the right over all lines; 1 is the last one.
+        from_right: usize,
+    },
+    /// A proxy hides the address: the element is `unknown` or an obfuscated identifier such as `_gazonk`, or, in `Forwarded`, has
+    /// no `for`.
+    #[error("element {from_right} from the right of {header} does not state the address")]
+    Hidden {
+        /// The header that was read.
+        header: ForwardedHeader,
+        /// Which element, counted from the right over all lines; 1 is the last one.
+        from_right: usize,
+    },
+    /// The header has fewer elements than there are proxies.
+    #[error(
+        "{header} has {found} elements for {hops} proxies; correct the number of proxies, or let each append to it"
+    )]
+    TooFewHops {
+        /// The header that was read.
+        header: ForwardedHeader,
+        /// The number of proxies.
+        hops: u8,
+        /// How many elements there are, over all lines.
+        found: usize,
+    },
 }

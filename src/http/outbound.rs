@@ -1,30 +1,39 @@
-//! The client side: a layer that obeys a limiter and the limits that the upstream reports.
+//! The client side: a layer that obeys a limiter and the limits that the upstream reports, its service, and the future of a request
+//! through it.
 
-mod classify;
-mod error;
 mod retry;
-mod service;
 
+use std::error::Error;
+use std::mem;
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
+use http::{Request, Response, response};
+use http_body::Body;
+use pin_project::pin_project;
+use thiserror::Error;
+use tower_layer::Layer;
+use tower_service::Service;
 
 use super::admission::Admits;
+use super::body::{HeldPermit, PermitBody, outcome_of};
+use super::grpc;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
+use crate::acquire::AcquireOwned;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
+use crate::permit::Permit;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 use crate::upstream::UpstreamSignal;
 
-pub use classify::{ByStatus, OutboundClassifier};
-pub use error::OutboundError;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
-pub use service::{OutboundFuture, OutboundService};
 
-/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and the limits that the upstream
+/// A tower [`Layer`] for HTTP clients: each request waits for a permit, and the limits that the upstream
 /// reports hold back all users of the same limiter, or of the same key.
 ///
 /// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). When the
@@ -302,7 +311,7 @@ impl<C, R> OutboundLayer<C, R> {
     /// ```
     pub fn classify<E, F>(self, classify: F) -> OutboundLayer<F, R>
     where
-        F: Fn(Result<&http::response::Parts, &E>) -> Outcome,
+        F: Fn(Result<&response::Parts, &E>) -> Outcome,
     {
         OutboundLayer {
             common: self.common,
@@ -428,3 +437,280 @@ fn host_of(parts: &Parts) -> String {
 }
 
 debug_fields! { [C, R] OutboundLayer<C, R>, |layer| until_head = layer.common.until_head }
+
+/// A service whose requests wait for a limiter. Made by an [`OutboundLayer`], which has an example.
+///
+/// The service is ready when the inner service is. What the inner service reserves when it is ready stays reserved while the
+/// request waits for its permit.
+#[derive(Debug)]
+pub struct OutboundService<S, C = ByStatus, R = NoRetry> {
+    inner: S,
+    layer: Arc<OutboundLayer<C, R>>,
+}
+
+/// Not derived, because `C` and `R` need not be `Clone`.
+impl<S: Clone, C, R> Clone for OutboundService<S, C, R> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            layer: Arc::clone(&self.layer),
+        }
+    }
+}
+
+impl<S, C: Clone, R: Clone> Layer<S> for OutboundLayer<C, R> {
+    type Service = OutboundService<S, C, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        OutboundService {
+            inner,
+            layer: Arc::new(self.clone()),
+        }
+    }
+}
+
+impl<S, B, A, C, R> Service<Request<B>> for OutboundService<S, C, R>
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone,
+    A: Body,
+    C: OutboundClassifier<S::Error>,
+    R: OutboundRetry<B>,
+{
+    type Response = Response<PermitBody<A>>;
+    type Error = OutboundError<S::Error>;
+    type Future = OutboundFuture<S, B, A, C, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(OutboundError::Service)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let layer = Arc::clone(&self.layer);
+        let (parts, body) = request.into_parts();
+        let reader = (layer.common.reader_of)(&parts);
+        let plan = layer.common.plan(&parts);
+        // The clone is not ready, so it stays here, and the ready service takes the call.
+        let clone = self.inner.clone();
+        OutboundFuture {
+            stage: OutboundStage::Asking,
+            inner: mem::replace(&mut self.inner, clone),
+            reader,
+            request: Some(Request::from_parts(parts, body)),
+            retries: layer.retry.times(),
+            plan,
+            denied: None,
+            layer,
+        }
+    }
+}
+
+/// The future of an [`OutboundService`].
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the inner call and then releases the permit. A request that still waits leaves the queue.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
+    #[pin]
+    stage: OutboundStage<S::Future>,
+    inner: S,
+    layer: Arc<OutboundLayer<C, R>>,
+    reader: UpstreamReader,
+    /// The request to send next.
+    request: Option<Request<B>>,
+    /// How many times the request may still be sent again.
+    retries: u32,
+    /// Which limiter is asked, and for what.
+    plan: Result<(Limiter, RequestOptions), AcquireError>,
+    /// The denial that is returned if there is no permit for a retry.
+    denied: Option<Response<PermitBody<A>>>,
+}
+
+#[pin_project(project = OutboundStageNow)]
+enum OutboundStage<F> {
+    Asking,
+    Acquiring(AcquireOwned),
+    Readying(Option<Permit>),
+    /// The call is dropped before its permit.
+    Calling(#[pin] F, Option<Permit>),
+    Done,
+}
+
+impl<S, B, A, C, R> Future for OutboundFuture<S, B, A, C, R>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    A: Body,
+    C: OutboundClassifier<S::Error>,
+    R: OutboundRetry<B>,
+{
+    type Output = Result<Response<PermitBody<A>>, OutboundError<S::Error>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage.as_mut().project() {
+                OutboundStageNow::Asking => match this.plan {
+                    Ok((limiter, options)) => {
+                        let manager = Arc::clone(limiter.manager());
+                        let acquire = AcquireOwned::new(manager, options.clone());
+                        this.stage.set(OutboundStage::Acquiring(acquire));
+                    }
+                    Err(error) => {
+                        this.stage.set(OutboundStage::Done);
+                        return Poll::Ready(Err(OutboundError::Acquire(error.clone())));
+                    }
+                },
+                OutboundStageNow::Acquiring(acquire) => {
+                    let acquired = Pin::new(acquire).poll(cx);
+                    let denied = this.denied.take(); // others can use its connection while this request waits
+                    match ready!(acquired) {
+                        Ok(permit) => this.stage.set(OutboundStage::Readying(Some(permit))),
+                        Err(error) => {
+                            this.stage.set(OutboundStage::Done);
+                            return Poll::Ready(denied.ok_or(OutboundError::Acquire(error)));
+                        }
+                    }
+                }
+                OutboundStageNow::Readying(permit) => {
+                    // The service is ready already, except before a retry.
+                    let ready = ready!(this.inner.poll_ready(cx));
+                    let (permit, request) = (permit.take(), this.request.take());
+                    this.stage.set(OutboundStage::Done);
+                    ready.map_err(OutboundError::Service)?;
+                    let Some(request) = request else { continue };
+                    let (head, body) = request.into_parts();
+                    if *this.retries > 0 {
+                        let copy = this.layer.retry.clone_body(&body);
+                        *this.request = copy.map(|body| Request::from_parts(head.clone(), body));
+                    }
+                    let future = this.inner.call(Request::from_parts(head, body));
+                    this.stage.set(OutboundStage::Calling(future, permit));
+                }
+                OutboundStageNow::Calling(future, permit) => {
+                    let answer = ready!(future.poll(cx));
+                    let permit = permit.take();
+                    this.stage.set(OutboundStage::Done);
+                    let (head, body) = match answer {
+                        Ok(response) => response.into_parts(),
+                        Err(error) => {
+                            let outcome = this.layer.classifier.classify(Err(&error));
+                            HeldPermit::new(permit, outcome).complete();
+                            return Poll::Ready(Err(OutboundError::Service(error)));
+                        }
+                    };
+                    let outcome = this.layer.classifier.classify(Ok(&head));
+                    let status = grpc::http_status(head.status, &head.headers);
+                    let answer = this.reader.read(status, &head.headers, SystemTime::now());
+                    // The pause begins before the permit is released, so that no other request gets the permit.
+                    if let Ok((limiter, _)) = this.plan {
+                        this.layer.common.heed(&answer, limiter);
+                    }
+                    let again = answer.is_limited()
+                        && this.layer.retry.retries(status)
+                        && this.request.is_some();
+                    let until_head = again || this.layer.common.until_head;
+                    let body = PermitBody::of_answer(
+                        &head.headers,
+                        body,
+                        HeldPermit::new(permit, outcome),
+                        until_head,
+                    );
+                    let response = Response::from_parts(head, body);
+                    if !again {
+                        return Poll::Ready(Ok(response));
+                    }
+                    *this.retries -= 1;
+                    *this.denied = Some(response);
+                    this.stage.set(OutboundStage::Asking);
+                }
+                OutboundStageNow::Done => {
+                    panic!("an outbound future was polled after it had completed")
+                }
+            }
+        }
+    }
+}
+
+debug_fields! {
+    [S: Service<Request<B>>, B, A, C, R] OutboundFuture<S, B, A, C, R>,
+    |future| plan = future.plan, retries = future.retries
+}
+
+/// Classifies the calls to an inner service with the error `E`: [`ByStatus`], or a closure for
+/// [`OutboundLayer::classify`], which has an example.
+pub trait OutboundClassifier<E> {
+    /// The outcome to report for a response with this head, or for an error.
+    fn classify(&self, answer: Result<&response::Parts, &E>) -> Outcome;
+}
+
+/// Classifies by the status. 408, 429, 503, 504 and 529 are [overloads](Outcome::Overloaded), and so is an error of the inner
+/// service, usually a timeout or a failed connection. Other statuses from 400 on are [ignored](Outcome::Ignored), and the rest is
+/// [`Outcome::Ok`]. A `grpc-status` in the head counts as the equivalent HTTP status: 14 (`UNAVAILABLE`) as 503.
+///
+/// ```
+/// use http::Response;
+/// use tollgate::Outcome;
+/// use tollgate::http::{ByStatus, OutboundClassifier};
+///
+/// let (head, ()) = Response::builder().status(503).body(()).unwrap().into_parts();
+/// assert_eq!(ByStatus.classify(Ok::<_, &()>(&head)), Outcome::Overloaded);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByStatus;
+
+impl<E> OutboundClassifier<E> for ByStatus {
+    fn classify(&self, answer: Result<&response::Parts, &E>) -> Outcome {
+        outcome_of(
+            answer
+                .ok()
+                .map(|head| grpc::http_status(head.status, &head.headers)),
+        )
+    }
+}
+
+impl<E, F: Fn(Result<&response::Parts, &E>) -> Outcome> OutboundClassifier<E> for F {
+    fn classify(&self, answer: Result<&response::Parts, &E>) -> Outcome {
+        self(answer)
+    }
+}
+
+/// Why a request got no response. Its text is that of the inner error.
+///
+/// ```
+/// use std::io;
+/// use tollgate::AcquireError;
+/// use tollgate::http::OutboundError;
+///
+/// let error = OutboundError::<io::Error>::Acquire(AcquireError::Closed);
+/// assert_eq!(error.to_string(), "the limiter is closed");
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OutboundError<E> {
+    /// The limiter gave no permit, so the request was not sent, or not sent again.
+    #[error(transparent)]
+    Acquire(AcquireError),
+    /// The inner service failed.
+    #[error(transparent)]
+    Service(E),
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> OutboundError<E> {
+    /// The inner error in a box. Use it if `E` is such a box itself, and a service around this one requires an error that
+    /// converts into a box.
+    ///
+    /// ```
+    /// use tollgate::AcquireError;
+    /// use tollgate::http::OutboundError;
+    ///
+    /// let boxed = OutboundError::Service::<Box<dyn std::error::Error + Send + Sync>>("reset".into()).into_boxed();
+    /// assert_eq!(boxed.to_string(), "reset");
+    /// ```
+    pub fn into_boxed(self) -> Box<dyn Error + Send + Sync> {
+        match self {
+            Self::Acquire(error) => error.into(),
+            Self::Service(error) => error.into(),
+        }
+    }
+}

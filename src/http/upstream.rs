@@ -1,16 +1,15 @@
 //! Reads the header fields in which an upstream states its limits.
 
-mod answer;
 mod family;
 mod structured;
 mod time;
 
+use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
 use http::header::GetAll;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use answer::Few;
 use family::{
     AGE, AnswerPart, DATE, Form, LIMIT, LIMIT_POLICY, Quirk, REQUESTS, RETRY_AFTER,
     RETRY_AFTER_MILLIS, SHOPIFY, UNIFIED_RESET, UNIFIED_STATUS,
@@ -18,11 +17,16 @@ use family::{
 use structured::{Bare, dictionary};
 use time::{decimal_seconds, decimal_whole, go_duration, millis, rfc3339};
 
-pub use answer::{UpstreamAnswer, UpstreamQuota};
 pub use family::{ResetFormat, UpstreamFamily};
 
 pub(super) use structured::{Item, list, structured_lines};
 pub(super) use time::{http_date, seconds, whole};
+
+use crate::upstream::UpstreamSignal;
+
+const MAX_QUOTAS: usize = 8;
+/// The largest number of fields of a family.
+const MAX_MALFORMED: usize = 17;
 
 /// Reads the limits of an upstream from its answers: `Retry-After`, and the fields of one [family](UpstreamFamily). The reader
 /// reads no clock, and allocates only while it checks a partition key or a string with escapes.
@@ -120,6 +124,138 @@ impl UpstreamReader {
     }
 }
 
+/// The limits that the answer of an upstream states. [`UpstreamReader::read`], which has an example, returns it. It borrows names
+/// from the header fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamAnswer<'h> {
+    limited: bool,
+    retry_after: Option<Duration>,
+    quotas: Few<UpstreamQuota<'h>, MAX_QUOTAS>,
+    malformed: Few<&'static str, MAX_MALFORMED>,
+}
+
+/// One quota of an upstream. A value that the answer does not state is `None`. See [`UpstreamAnswer::quotas`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpstreamQuota<'h> {
+    /// The name of the quota, if it has one. In a name from lists of draft-10, `"` and `\` have a `\` before them.
+    pub name: Option<&'h str>,
+    /// The partition that the quota belongs to, such as that of one caller, in base64; from lists of draft-10.
+    pub partition_key: Option<&'h str>,
+    /// The unit that the quota counts: `requests`, `tokens`, `project-tokens`, `input-tokens`, `output-tokens`, or a name that
+    /// the upstream gave, such as `concurrent-requests`.
+    pub unit: &'h str,
+    /// The whole quota, in units.
+    pub limit: Option<u64>,
+    /// The units that are left of the quota.
+    pub remaining: Option<u64>,
+    /// How long until more units are available, at most the reader's [`max_wait`](UpstreamReader::max_wait).
+    pub reset_after: Option<Duration>,
+    /// The window of the quota, which is not capped.
+    pub window: Option<Duration>,
+}
+
+getters!(UpstreamAnswer<'_> {
+    /// Whether a limit of the upstream denied the request: status 429 or 503, or a further sign of the
+    /// [family](UpstreamFamily).
+    pub is_limited: limited -> bool,
+
+    /// How long to wait before the next request, at most the reader's [`max_wait`](UpstreamReader::max_wait). It takes
+    /// precedence over the resets of quotas.
+    pub retry_after: retry_after -> Option<Duration>,
+});
+
+impl<'h> UpstreamAnswer<'h> {
+    /// The quotas, in the order in which they were read; at most the first eight of a list.
+    #[must_use]
+    pub fn quotas(&self) -> &[UpstreamQuota<'h>] {
+        self.quotas.as_slice()
+    }
+
+    /// The names, in lower case, of the ignored fields: those that were malformed, or sent several times where one is allowed.
+    #[must_use]
+    pub fn malformed(&self) -> &[&'static str] {
+        self.malformed.as_slice()
+    }
+
+    /// A signal to a limiter whose limits count requests: [`signal_for("requests")`](Self::signal_for).
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use http::{HeaderMap, HeaderValue, StatusCode};
+    /// use tollgate::UpstreamSignal;
+    /// use tollgate::http::{UpstreamFamily, UpstreamReader};
+    ///
+    /// let mut fields = HeaderMap::new();
+    /// fields.insert("ratelimit", HeaderValue::from_static(r#""burst";r=3;t=1, "daily";r=0;t=600"#));
+    /// let reader = UpstreamReader::new(UpstreamFamily::Draft10);
+    /// let answer = reader.read(StatusCode::OK, &fields, SystemTime::now());
+    /// assert_eq!(answer.signal(), UpstreamSignal::new().remaining(0).reset_after(Duration::from_secs(600)));
+    /// ```
+    pub fn signal(&self) -> UpstreamSignal {
+        self.signal_for("requests")
+    }
+
+    /// A signal to a limiter that counts this unit. Case, and `_` or `-`, make no difference: the quota `input-tokens` matches
+    /// `input_tokens`. If several quotas count this unit, the signal is about the one with the fewest units left, and among
+    /// equals the one with the latest reset.
+    ///
+    /// The signal names the first malformed field.
+    ///
+    /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the last reset of the quotas that are spent,
+    /// whatever they count. If no quota is spent, it pauses until the last reset of those for which the answer does not say what remains. If
+    /// there is no such quota either, it pauses for one second. With a `retry_after`, the reset of a quota that is spent is left out,
+    /// because the limiter would wait for the later of the two.
+    pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
+        let quotas = self.quotas().iter();
+        let least = |quota: &&UpstreamQuota<'_>| {
+            (
+                quota.remaining.unwrap_or(u64::MAX),
+                Reverse(quota.reset_after),
+            )
+        };
+        let quota = quotas
+            .clone()
+            .filter(|quota| is_same(quota.unit, unit))
+            .min_by_key(least);
+        let last_reset = |remaining| {
+            quotas
+                .clone()
+                .filter(|quota| quota.remaining == remaining)
+                .filter_map(|quota| quota.reset_after)
+                .max()
+        };
+        let denied = self.limited.then(|| {
+            last_reset(Some(0))
+                .or_else(|| last_reset(None))
+                .unwrap_or(UpstreamSignal::UNKNOWN)
+        });
+        let is_overruled =
+            |quota: &&UpstreamQuota<'_>| self.retry_after.is_some() && quota.remaining == Some(0);
+        UpstreamSignal {
+            limited: self.limited,
+            retry_after: self.retry_after.or(denied),
+            remaining: quota.and_then(|quota| quota.remaining),
+            reset_after: quota
+                .filter(|quota| !is_overruled(quota))
+                .and_then(|quota| quota.reset_after),
+            malformed: self.malformed().first().copied(),
+        }
+    }
+}
+
+/// Whether two names mean the same unit. Upstreams write hyphens where most programs have underscores.
+fn is_same(one: &str, other: &str) -> bool {
+    let plain = |byte: u8| {
+        if byte == b'_' {
+            b'-'
+        } else {
+            byte.to_ascii_lowercase()
+        }
+    };
+    one.bytes().map(plain).eq(other.bytes().map(plain))
+}
+
 /// Reads the fields of one answer.
 struct AnswerReader<'h> {
     form: Form,
@@ -150,10 +286,8 @@ impl<'h> AnswerReader<'h> {
                     AnswerPart::Numbers(unit, fields) => self.numbers(unit, fields),
                     AnswerPart::Lists => self.lists(),
                     AnswerPart::Dictionary => self.dictionary(),
-                    AnswerPart::Windows => {
-                        // An upstream may send the policies of a later draft in this field. They are ignored.
-                        self.windows();
-                    }
+                    // An upstream may send the policies of a later draft in this field. They are ignored.
+                    AnswerPart::Windows => _ = self.windows(),
                     AnswerPart::UsedOfLimit => self.used_of_limit(),
                     AnswerPart::Unified => self.unified(),
                 }
@@ -233,7 +367,7 @@ impl<'h> AnswerReader<'h> {
         }
         let (limit, window) = limit.unwrap_or_default();
         let quota = UpstreamQuota {
-            name: form.name_field().and_then(|field| self.value(field, Some)),
+            name: form.name_field.and_then(|field| self.value(field, Some)),
             unit,
             limit,
             remaining: remaining.and_then(|(remaining, _)| remaining),
@@ -440,4 +574,36 @@ pub(super) fn first_count(text: &str) -> Option<(u64, Option<Duration>)> {
         Some(())
     })?;
     Some((first?, window))
+}
+
+/// A list of at most `N` items, without an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Few<T, const N: usize> {
+    items: [T; N],
+    len: usize,
+}
+
+impl<T: Copy + Default, const N: usize> Few<T, N> {
+    fn new() -> Self {
+        Self {
+            items: [T::default(); N],
+            len: 0,
+        }
+    }
+
+    /// Adds an item, or drops it if there is no room.
+    fn push(&mut self, item: T) {
+        if self.len < N {
+            self.items[self.len] = item;
+            self.len += 1;
+        }
+    }
+
+    fn as_slice(&self) -> &[T] {
+        &self.items[..self.len]
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.items[..self.len]
+    }
 }

@@ -1,14 +1,15 @@
-//! The numbers that the header fields of one response show, and their text.
+//! What the header fields of one response show, and its text. Caches text that most responses have in common.
 
 use std::cmp::Ordering;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use http::{HeaderValue, StatusCode};
 use sfv::{ItemSerializer, RefBareItem};
 
-use super::problem::ProblemType;
 use super::text::FieldText;
 use crate::decision::Decision;
-use crate::policy::with_limit;
+use crate::policy::{Limit, with_limit};
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Counts, Describe as _, Guards};
 
@@ -45,16 +46,14 @@ impl<'a> FieldValues<'a> {
     /// [`acquire_explained`](crate::PermitRequest::acquire_explained) returned them. See the [type's example](Self).
     #[must_use]
     pub const fn granted(limits: &'a [LimitStatus]) -> Self {
-        let problem = ProblemType::ReducedCapacity;
-        let (retry_after, jitter) = (None, Duration::ZERO);
         Self {
             limits,
             cost: 1,
             is_denied: false,
             denied_by: None,
-            problem,
-            retry_after,
-            jitter,
+            problem: ProblemType::ReducedCapacity,
+            retry_after: None,
+            jitter: Duration::ZERO,
             partition_key: None,
         }
     }
@@ -135,19 +134,9 @@ impl<'a> FieldValues<'a> {
         /// ```
         #[must_use]
         pub partition_key(key: &'a [u8]) => partition_key = Some(key);
-    }
 
-    setters! { const:
         /// The probable cost of the next request of this client.
         pub(in crate::http) cost(cost: u64) => cost = cost;
-    }
-
-    pub(super) const fn limits(&self) -> &'a [LimitStatus] {
-        self.limits
-    }
-
-    pub(super) const fn has_partition_key(&self) -> bool {
-        self.partition_key.is_some()
     }
 
     /// The remaining units of a limit: 0 for the limit that denied, even if a smaller request could be granted.
@@ -354,4 +343,164 @@ fn until_reset(status: &LimitStatus) -> Duration {
 pub(super) const fn whole_seconds(time: Duration) -> u64 {
     time.as_secs()
         .saturating_add((time.subsec_nanos() > 0) as u64)
+}
+
+/// Why a request was denied: a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4. The body of a response names
+/// it (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemType {
+    /// A quota of the client, or one that it shares, is used up: status 429.
+    QuotaExceeded,
+    /// The server has no capacity at present for such a request from any client: status 503.
+    ReducedCapacity,
+    /// The client is penalised or banned for its behaviour: status 429.
+    AbnormalUsage,
+}
+
+impl ProblemType {
+    /// The media type of a body that [`RateLimitFields::problem`](super::RateLimitFields::problem) returns, which has an example.
+    pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+    /// The status of a response with this problem, 429 or 503.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.status(), 429);
+    /// assert_eq!(ProblemType::ReducedCapacity.status(), 503);
+    /// ```
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::QuotaExceeded | Self::AbnormalUsage => StatusCode::TOO_MANY_REQUESTS,
+            Self::ReducedCapacity => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub(in crate::http) fn of_denial(denied_by: Option<Limit>) -> Self {
+        match denied_by.map(|limit| limit.description().guards) {
+            Some(Guards::Conduct) => Self::AbnormalUsage,
+            Some(Guards::Quota | Guards::Capacity) => Self::QuotaExceeded,
+            None => Self::ReducedCapacity,
+        }
+    }
+
+    /// The URI of the type.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.uri(), "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    /// ```
+    #[must_use]
+    pub const fn uri(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::ReducedCapacity => {
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            }
+            Self::AbnormalUsage => {
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+            }
+        }
+    }
+
+    /// The title of the type in the registry, for people to read.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.title(), "Quota Exceeded");
+    /// ```
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "Quota Exceeded",
+            Self::ReducedCapacity => "Temporary Reduced Capacity",
+            Self::AbnormalUsage => "Abnormal Usage Detected",
+        }
+    }
+}
+
+/// The fields of the policies that were asked for first. Most layers have one policy or few plans, and writing the text of one
+/// policy takes as long as the rest of a response.
+#[derive(Debug, Default)]
+pub(in crate::http) struct KnownPolicies([OnceLock<KnownField>; 4]);
+
+#[derive(Debug)]
+struct KnownField {
+    /// The limits of the policy, each with its capacity.
+    limits: Vec<(Limit, u64)>,
+    field: HeaderValue,
+}
+
+impl KnownPolicies {
+    /// The field of these limits, if it is known. Otherwise the caller writes it.
+    pub(super) fn field(
+        &self,
+        values: &FieldValues<'_>,
+        write: impl Fn() -> Option<HeaderValue>,
+    ) -> Option<&HeaderValue> {
+        if values.partition_key.is_some() || values.limits.is_empty() {
+            return None;
+        }
+        let limits = || {
+            values
+                .limits
+                .iter()
+                .map(|status| (&status.limit, status.capacity))
+        };
+        self.0.iter().find_map(|known| {
+            let known = match known.get() {
+                Some(known) => known,
+                None => {
+                    let field = write()?;
+                    let limits = limits()
+                        .map(|(limit, capacity)| (*limit, capacity))
+                        .collect();
+                    known.get_or_init(|| KnownField { limits, field })
+                }
+            };
+            let its_limits = known
+                .limits
+                .iter()
+                .map(|(limit, capacity)| (limit, *capacity));
+            limits().eq(its_limits).then_some(&known.field)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::Limiter;
+
+    /// A fixed bug: if the first response had no limits, its field was kept for all later ones.
+    #[test]
+    fn the_first_four_policies_are_written_once() {
+        let known = KnownPolicies::default();
+        let of = |values: FieldValues<'_>| {
+            known
+                .field(&values, || values.policies("api").value())
+                .map(std::ptr::from_ref)
+        };
+        assert_eq!(of(FieldValues::refused(&[])), None);
+        let plans = ["1/s", "2/s", "3/s and 9 concurrent", "4/s", "5/s"]
+            .map(|plan| Limiter::new(plan).unwrap().limits());
+        let first = plans
+            .each_ref()
+            .map(|limits| of(FieldValues::granted(limits)));
+        let again = plans
+            .each_ref()
+            .map(|limits| of(FieldValues::granted(limits)));
+        assert_eq!(
+            (first, first.map(|field| field.is_some())),
+            (again, [true, true, true, true, false])
+        );
+        assert_eq!(
+            of(FieldValues::granted(&plans[0]).partition_key(b"trial")),
+            None
+        );
+    }
 }

@@ -114,14 +114,14 @@ pub(super) struct Form {
     /// The meaning of the reset of [`AnswerPart::Numbers`].
     pub(super) reset: ResetFormat,
     pub(super) parts: &'static [AnswerPart],
+    /// The field whose value is the name of the quotas.
+    pub(super) name_field: Option<&'static str>,
     quirks: &'static [Quirk],
 }
 
 /// A rule that only some families have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quirk {
-    /// The value of this field is the name of the quotas.
-    NamesQuotas(&'static str),
     /// The value -1 means that the number is unknown.
     UnknownNumbers,
     /// The limit and the remaining units may have a fraction, as Reddit sends it.
@@ -191,22 +191,26 @@ const ANTHROPIC: &[AnswerPart] = &[
     numbers!("output-tokens", "anthropic-ratelimit-output-tokens-", ""),
     AnswerPart::Unified,
 ];
-const DISCORD: [&str; 3] = [
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset-after",
-];
+const DISCORD: AnswerPart = AnswerPart::Numbers(
+    REQUESTS,
+    [
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset-after",
+    ],
+);
 
 impl UpstreamFamily {
     pub(super) fn form(self) -> Form {
         use Quirk::{
-            DecimalCounts, DecimalRetryAfter, DeniesBy, DeniesBySpent403, NamesQuotas,
-            RetryAfterMillis, UnknownNumbers,
+            DecimalCounts, DecimalRetryAfter, DeniesBy, DeniesBySpent403, RetryAfterMillis,
+            UnknownNumbers,
         };
         use ResetFormat::{GoDuration, Rfc3339, Seconds, UnixSeconds};
         let form = |reset, parts, quirks| Form {
             reset,
             parts,
+            name_field: None,
             quirks,
         };
         match self {
@@ -215,11 +219,10 @@ impl UpstreamFamily {
             Self::Draft7 => form(Seconds, &[AnswerPart::Dictionary], &[]),
             Self::Draft6 => form(Seconds, &[RATELIMIT, AnswerPart::Windows], &[]),
             Self::XRateLimit(reset) => form(reset, &[X_RATELIMIT], &[DecimalCounts]),
-            Self::GitHub => form(
-                UnixSeconds,
-                &[X_RATELIMIT],
-                &[NamesQuotas("x-ratelimit-resource"), DeniesBySpent403],
-            ),
+            Self::GitHub => Form {
+                name_field: Some("x-ratelimit-resource"),
+                ..form(UnixSeconds, &[X_RATELIMIT], &[DeniesBySpent403])
+            },
             Self::GitLab => form(UnixSeconds, &[RATELIMIT], &[]),
             Self::Twitter => form(UnixSeconds, &[X_RATE_LIMIT], &[]),
             Self::OpenAi => form(
@@ -233,11 +236,10 @@ impl UpstreamFamily {
                 &[RetryAfterMillis, UnknownNumbers],
             ),
             Self::Anthropic => form(Rfc3339, ANTHROPIC, &[DeniesBy(529)]),
-            Self::Discord => form(
-                Seconds,
-                &[AnswerPart::Numbers(REQUESTS, DISCORD)],
-                &[NamesQuotas("x-ratelimit-bucket"), DecimalRetryAfter],
-            ),
+            Self::Discord => Form {
+                name_field: Some("x-ratelimit-bucket"),
+                ..form(Seconds, &[DISCORD], &[DecimalRetryAfter])
+            },
             Self::Shopify => form(Seconds, &[AnswerPart::UsedOfLimit], &[DecimalRetryAfter]),
         }
     }
@@ -258,20 +260,13 @@ impl UpstreamFamily {
             .then_some(RETRY_AFTER_MILLIS);
         let common = [AGE, DATE, RETRY_AFTER].into_iter().chain(millis);
         let parts = form.parts.iter().flat_map(AnswerPart::fields).copied();
-        common.chain(parts).chain(form.name_field())
+        common.chain(parts).chain(form.name_field)
     }
 }
 
 impl Form {
     pub(super) fn has(&self, quirk: Quirk) -> bool {
         self.quirks.contains(&quirk)
-    }
-
-    pub(super) fn name_field(&self) -> Option<&'static str> {
-        self.quirks.iter().find_map(|quirk| match quirk {
-            Quirk::NamesQuotas(field) => Some(*field),
-            _ => None,
-        })
     }
 }
 
@@ -289,7 +284,7 @@ impl AnswerPart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::MAX_MALFORMED;
+    use super::super::MAX_MALFORMED;
     use super::*;
 
     #[test]
