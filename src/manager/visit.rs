@@ -16,7 +16,7 @@ use crate::core::request::{Grant, Refused};
 use crate::core::schedule::{Enqueued, Outlook, Schedule};
 use crate::manager::lock::state::TimerAction;
 use crate::manager::parts::{Locked, Manager};
-use crate::manager::time::driven::{Driven, Next};
+use crate::manager::time::{Driven, Next};
 use crate::strategy::Moment;
 
 /// One visit to the lock.

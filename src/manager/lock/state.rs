@@ -9,8 +9,8 @@ use crate::core::queue::WaiterId;
 use crate::core::schedule::Schedule;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::AcquireError;
+use crate::manager::time::Reading;
 use crate::manager::time::clock::Clock;
-use crate::manager::time::reading::Reading;
 use crate::manager::time::runtimes::Runtimes;
 use crate::strategy::Moment;
 
