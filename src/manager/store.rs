@@ -74,7 +74,12 @@ impl<'a> AtStore<'a> {
         let mut visit = self.0.visit();
         let request = options.request(Moment::NEVER);
         let schedule = &mut visit.state.schedule;
-        let tried = schedule.try_at_store(visit.now, &request, &mut waker, &mut visit.effects);
+        let tried = schedule.try_at_store(
+            visit.now,
+            &request,
+            &mut waker,
+            &mut visit.unapplied.effects,
+        );
         let tried = end_request(visit, tried, options.cost, granted);
         contain_panic(|| drop(waker));
         tried

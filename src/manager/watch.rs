@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::core::arena::Index;
-use crate::manager::lock::watchers::{Awaited, WatcherId};
+use crate::manager::lock::state::{Awaited, WatcherId};
 use crate::manager::parts::Manager;
 use crate::manager::visit::Visit;
 

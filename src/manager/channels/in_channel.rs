@@ -155,7 +155,7 @@ impl<'a> InChannel<'a> {
         let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
         if !effects.is_empty() {
             let mut visit = Visit::new(self.0, state, now);
-            visit.effects = effects;
+            visit.unapplied.effects = effects;
             visit.end(); // otherwise no request waits, so no timer is to be set
         }
         denial
@@ -319,9 +319,10 @@ impl<'a> InChannel<'a> {
         let Visit {
             state,
             now,
-            effects,
+            unapplied,
             ..
         } = &mut visit;
+        let effects = &mut unapplied.effects;
         if (timeout.is_some() || state.schedule.waiters.options.observed)
             && !state.schedule.follows_time()
         {
