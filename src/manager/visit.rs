@@ -137,7 +137,7 @@ impl<'a> Visit<'a> {
         state.time_begins_to_matter(None, &mut self.unapplied.effects);
         // A future that is polled outside every runtime relies on the drivers of other waiters, so one is started here, too.
         if state.schedule.next_wake() != Moment::NEVER {
-            self.unapplied.starts_driver = state.ensure_driver_here().ok().flatten();
+            self.unapplied.start_driver_in = state.ensure_driver_here().ok().flatten();
         }
         (result, self.leave())
     }
@@ -148,7 +148,7 @@ impl<'a> Visit<'a> {
         let mut answer = Ok(Enqueued::Queued(id));
         if !id.is_blocking() {
             match self.state.ensure_driver_here() {
-                Ok(start) => self.unapplied.starts_driver = start,
+                Ok(start) => self.unapplied.start_driver_in = start,
                 Err(error) => {
                     let now = self.state.now();
                     self.state
@@ -193,19 +193,19 @@ impl Unapplied {
     pub(super) fn is_empty(&self) -> bool {
         let Self {
             effects,
-            wakes_drivers,
-            starts_driver,
+            wake_drivers,
+            start_driver_in,
         } = self;
-        effects.is_empty() && !effects.unfinished && !wakes_drivers && starts_driver.is_none()
+        effects.is_empty() && !effects.unfinished && !wake_drivers && start_driver_in.is_none()
     }
 
     /// Applies it to the manager.
     pub(crate) fn apply(mut self, manager: &Arc<Manager>) {
         loop {
-            if self.wakes_drivers {
+            if self.wake_drivers {
                 manager.timer_host().wake(&**manager);
             }
-            if let Some(runtime) = self.starts_driver {
+            if let Some(runtime) = self.start_driver_in {
                 manager.timer_host().start(manager, runtime);
             }
             if !carry_out(manager, &mut self.effects) {

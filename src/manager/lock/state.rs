@@ -39,9 +39,9 @@ pub(crate) struct State {
 pub(crate) struct Unapplied {
     pub(in crate::manager) effects: Effects,
     /// Whether to wake the drivers, because the next instant that matters is another one.
-    pub(in crate::manager) wakes_drivers: bool,
+    pub(in crate::manager) wake_drivers: bool,
     /// The runtime in which to start a driver.
-    pub(in crate::manager) starts_driver: Option<Handle>,
+    pub(in crate::manager) start_driver_in: Option<Handle>,
 }
 
 impl State {
@@ -89,14 +89,14 @@ impl State {
             let is_short_lived = self.schedule.outlook().has_timeouts();
             if next == Moment::NEVER && self.armed != Moment::NEVER && !is_short_lived {
                 self.armed = Moment::NEVER;
-                unapplied.wakes_drivers = true;
+                unapplied.wake_drivers = true;
             }
         } else if self.runtimes.has_driver() {
             self.armed = next;
-            unapplied.wakes_drivers = true;
+            unapplied.wake_drivers = true;
         } else {
             // Outside every runtime no driver can be started; the next caller does what is due by then.
-            unapplied.starts_driver = self.ensure_driver_here().ok().flatten();
+            unapplied.start_driver_in = self.ensure_driver_here().ok().flatten();
         }
     }
 
