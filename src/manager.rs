@@ -24,15 +24,13 @@ mod parts;
 mod store;
 mod time;
 mod visit;
-mod watch;
 
 pub(crate) use self::channels::in_channel::try_acquire_all;
 pub(crate) use self::channels::out_channel::{FromGrant, TimedGrant};
 pub(crate) use self::channels::{RequestOptions, nonzero_nanos};
-pub(crate) use self::control::{AtRest, FinalTotals};
+pub(crate) use self::control::{AtRest, FinalTotals, Watch};
 pub(crate) use self::lock::state::{Awaited, Unapplied};
 pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
 pub(crate) use self::store::StoreLink;
 pub(crate) use self::time::clock::{Clock, ClockOrigin, TimeSource};
 pub(crate) use self::time::driver::{SharedDriver, TimerHost};
-pub(crate) use self::watch::Watch;
