@@ -387,12 +387,13 @@ pub(crate) fn try_acquire_all(
         let Visit {
             state,
             now,
-            effects,
+            unapplied,
             ..
         } = visit;
-        let asked = state
-            .schedule
-            .would_acquire(*now, costs, waits, caller, effects);
+        let asked =
+            state
+                .schedule
+                .would_acquire(*now, costs, waits, caller, &mut unapplied.effects);
         Some((index, asked.err()?))
     });
     let granted = match denial {
@@ -402,10 +403,11 @@ pub(crate) fn try_acquire_all(
                 let Visit {
                     state,
                     now,
-                    effects,
+                    unapplied,
                     ..
                 } = visit;
                 let origin = state.clock.origin();
+                let effects = &mut unapplied.effects;
                 let taken = state.schedule.try_acquire(*now, costs, caller, effects);
                 taken
                     .map(|grant| TimedGrant { grant, origin })
