@@ -29,7 +29,7 @@ use crate::manager::channels::RequestOptions;
 use crate::manager::channels::in_channel::end_request;
 use crate::manager::channels::out_channel::TimedGrant;
 use crate::manager::parts::Manager;
-use crate::manager::time::{timekeeper, timers};
+use crate::manager::time::{runtimes, timekeeper};
 use crate::snapshot::LimitStatus;
 use crate::store::background::background;
 use crate::strategy::Moment;
@@ -155,7 +155,7 @@ impl<'a> AtStore<'a> {
                 Errand::EndKeep => kept.forget(&**manager, || manager.is_closed_or_paused()),
                 // The carrier runs in the caller's runtime, or in the background if there is none.
                 Errand::Carry => {
-                    if let Some(runtime) = timers::runtime_here().or_else(background) {
+                    if let Some(runtime) = runtimes::with_timers_here().or_else(background) {
                         runtime.spawn(carry(Arc::clone(manager)));
                     }
                 }

@@ -9,7 +9,6 @@ mod fast_clock;
 mod no_fast_clock;
 pub(in crate::manager) mod runtimes;
 pub(in crate::manager) mod timekeeper;
-pub(in crate::manager) mod timers;
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};

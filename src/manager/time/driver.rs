@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::{Driven, Next, timekeeper, timers};
+use super::{Driven, Next, runtimes, timekeeper};
 use crate::contain_panic::contain_panic;
 use crate::lock::Lock;
 
@@ -108,7 +108,7 @@ async fn drive<D: Driven>(driver: Driver<D>) {
         match driven.run_due_contained() {
             // Endless panics, too, must not occupy the runtime's worker for ever.
             None | Some(Next::Continue) => yield_now().await,
-            Some(Next::Sleep(Some(_))) if timers::are_missing_in(driver.runtime) => return,
+            Some(Next::Sleep(Some(_))) if runtimes::lacks_timers(driver.runtime) => return,
             Some(Next::Sleep(Some(at))) => {
                 if driver.precise {
                     timekeeper::run_at(at, driver.driven.clone(), &driver.wakeup);
@@ -123,7 +123,7 @@ async fn drive<D: Driven>(driver: Driver<D>) {
 
 impl<D: Driven> Drop for Driver<D> {
     fn drop(&mut self) {
-        timers::task_ended(self.runtime);
+        runtimes::driver_ended(self.runtime);
         if self.precise {
             timekeeper::dismiss(self.driven.as_ptr(), Some(self.runtime));
         }
