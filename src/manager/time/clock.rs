@@ -199,7 +199,7 @@ impl TimeSource {
     /// Their speeds may differ: tokio's clock may be paused, and the fast one may be slower by some parts in a million. A timer
     /// that fires too early for this clock is then set again, for the rest. As tokio rounds up to a millisecond, that does not
     /// spin.
-    fn on_tokio_clock(self, reading: Reading) -> Instant {
+    pub(super) fn on_tokio_clock(self, reading: Reading) -> Instant {
         let Some(clock) = self.0 else {
             return reading.instant();
         };
