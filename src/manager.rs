@@ -7,7 +7,7 @@
 //! | **release** | released places | nowhere: the caller that releases takes the lock and serves the front | `channels/release_channel` |
 //!
 //! A channel here is a queue or a slot of the manager. The caller performs the manager's step itself, so there is no task switch.
-//! Only the passing of time has no caller: the [driver](time::timer_host), a task in the waiters' runtime, reports it.
+//! Only the passing of time has no caller: the [driver](time::driver), a task in the waiters' runtime, reports it.
 //!
 //! While no request waits, no channel is needed: then the [word](lock::word) before the lock decides, if the policy is one plain
 //! concurrency, pace or fixed window. The manager of a key with plain concurrency is little more than this word, until a caller needs
@@ -19,24 +19,18 @@
 
 mod channels;
 mod control;
-mod keyed;
 mod lock;
 mod parts;
 mod store;
 mod time;
 mod visit;
-mod watch;
 
-pub(crate) use self::channels::answer::{FromGrant, TimedGrant};
 pub(crate) use self::channels::in_channel::try_acquire_all;
-pub(crate) use self::channels::request_options::{RequestOptions, nonzero_nanos};
-pub(crate) use self::keyed::{AtRest, FinalTotals};
-pub(crate) use self::lock::watchers::Awaited;
+pub(crate) use self::channels::out_channel::{FromGrant, TimedGrant};
+pub(crate) use self::channels::{RequestOptions, nonzero_nanos};
+pub(crate) use self::control::{AtRest, FinalTotals, Watch};
+pub(crate) use self::lock::state::{Awaited, Unapplied};
 pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
 pub(crate) use self::store::StoreLink;
-pub(crate) use self::time::clock::{Clock, ClockOrigin};
-pub(crate) use self::time::shared_driver::SharedDriver;
-pub(crate) use self::time::time_source::TimeSource;
-pub(crate) use self::time::timer_host::TimerHost;
-pub(crate) use self::visit::Unapplied;
-pub(crate) use self::watch::Watch;
+pub(crate) use self::time::clock::{Clock, ClockOrigin, TimeSource};
+pub(crate) use self::time::driver::{SharedDriver, TimerHost};

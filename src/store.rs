@@ -18,7 +18,6 @@
 pub(crate) mod background;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-mod listeners;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -44,6 +43,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::core::gate::plan::Plan;
+use crate::lock::Lock;
 use crate::policy::{Limit, Policy};
 
 #[cfg(feature = "redis")]
@@ -221,6 +221,46 @@ impl ReleaseListener {
 }
 
 debug_fields! { ReleaseListener, |listener| is_closed = listener.is_closed() }
+
+/// The listeners of a store for releases in this process, each with its limiter.
+#[derive(Debug, Default)]
+struct Listeners(Lock<Vec<(Arc<str>, ReleaseListener)>>);
+
+impl Listeners {
+    fn add(&self, limiter: &Arc<str>, listener: ReleaseListener) {
+        self.0.lock().push((Arc::clone(limiter), listener));
+    }
+
+    /// The listeners that are not closed. Closed listeners are removed.
+    fn open(&self) -> Vec<(Arc<str>, ReleaseListener)> {
+        let mut listeners = self.0.lock();
+        listeners.retain(|(_, listener)| !listener.is_closed());
+        listeners.clone()
+    }
+
+    /// The limiters that have a listener, each once.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    fn limiters(&self) -> std::collections::BTreeSet<Arc<str>> {
+        self.open()
+            .into_iter()
+            .map(|(limiter, _)| limiter)
+            .collect()
+    }
+
+    /// Calls the listeners of this limiter, or of all limiters, outside the lock, because a listener is foreign code.
+    fn each(&self, limiter: Option<&str>, call: impl Fn(&ReleaseListener)) {
+        for (of, listener) in self.open() {
+            if limiter.is_none_or(|limiter| *of == *limiter) {
+                call(&listener);
+            }
+        }
+    }
+
+    /// Notifies the listeners of this limiter.
+    fn released(&self, limiter: &str, key: &[u8]) {
+        self.each(Some(limiter), |listener| listener.released(key));
+    }
+}
 
 /// Refuses a policy that no store can keep: a concurrency that adapts follows the work of one process.
 fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {

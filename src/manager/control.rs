@@ -1,10 +1,15 @@
-//! Operations on a whole limiter: policy change, pause, close, snapshot, and its numbers.
+//! Operations on a whole limiter: policy change, pause, close, snapshot, its numbers, and the wait for its drain or closing. And what
+//! a keyed limiter does with the manager of one key.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
+use crate::core::effects::Effects;
 use crate::core::gate::plan::Plan;
 use crate::core::request::Costs;
 use crate::core::schedule::Schedule;
@@ -13,9 +18,13 @@ use crate::core::word::packed_rate::WordValue;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError};
 use crate::event::EventKind;
-use crate::manager::parts::Manager;
+use crate::manager::lock::state::{Awaited, Unapplied, WatcherId};
+use crate::manager::parts::{Manager, PerPlan};
+use crate::manager::time::clock::Clock;
+use crate::manager::visit::Visit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
+use crate::strategy::{Moment, StateWords};
 use crate::upstream::UpstreamSignal;
 
 impl Manager {
@@ -121,7 +130,7 @@ impl Manager {
     }
 
     /// [`Manager::totals`] of a manager that is only a word of places.
-    pub(super) fn totals_of_word(&self) -> Option<KeyTotals> {
+    fn totals_of_word(&self) -> Option<KeyTotals> {
         let (WordValue::Places { units }, granted) = self.state.content_of_word()? else {
             return None;
         };
@@ -134,7 +143,7 @@ impl Manager {
         })
     }
 
-    pub(super) fn totals_of(&self, schedule: &Schedule) -> KeyTotals {
+    fn totals_of(&self, schedule: &Schedule) -> KeyTotals {
         let mut totals = schedule.outlook().totals();
         totals.denied += self.denied_by_word();
         totals
@@ -143,5 +152,245 @@ impl Manager {
     /// The number of requests that were denied while there was no state to count them.
     fn denied_by_word(&self) -> u64 {
         u64::from(self.denied.load(Relaxed))
+    }
+}
+
+/// A future that completes when the reclaim, the drain or the closing that it awaits has happened.
+#[derive(Debug)]
+#[must_use = "it does nothing unless awaited"]
+pub(crate) struct Watch {
+    manager: Arc<Manager>,
+    awaited: Awaited,
+    /// The lease that is awaited.
+    lease: Option<Index>,
+    id: Option<WatcherId>,
+}
+
+impl Manager {
+    /// Completes when the permit is not live any more.
+    pub(crate) fn reclaimed(self: &Arc<Self>, lease: Index, fence: u64) -> Watch {
+        let mut watch = self.watch(Awaited::Reclaim(fence));
+        watch.lease = Some(lease);
+        watch
+    }
+
+    pub(crate) fn watch(self: &Arc<Self>, awaited: Awaited) -> Watch {
+        Watch {
+            manager: Arc::clone(self),
+            awaited,
+            lease: None,
+            id: None,
+        }
+    }
+}
+
+impl Future for Watch {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let waker = cx.waker().clone(); // outside the lock: a clone runs foreign code
+        let Self {
+            manager,
+            awaited,
+            lease,
+            id,
+        } = &mut *self;
+        let Visit { mut state, now, .. } = manager.visit().after_due();
+        let has_happened = match (*awaited, *lease) {
+            (Awaited::Reclaim(fence), Some(lease)) => {
+                state.schedule.live_lease(now, lease, fence).is_none()
+            }
+            _ => state.has_happened(*awaited),
+        };
+        if has_happened {
+            return Poll::Ready(());
+        }
+        let watchers = state.watchers.get_or_insert_default();
+        let replaced = watchers.watch(*awaited, id, waker);
+        // Only the passing of time reclaims a leaked permit, and the driver may have ended with its runtime.
+        let needs_driver = match awaited {
+            Awaited::Reclaim(_) => true,
+            Awaited::Drain => state.schedule.outlook().leases_permits(),
+            Awaited::CloseToNew | Awaited::Close => false,
+        };
+        let driver = needs_driver.then(|| state.ensure_driver_here());
+        drop(state);
+        if let Some(Ok(Some(runtime))) = driver {
+            manager.timer_host().start(manager, runtime);
+        }
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let mut state = self.manager.lock();
+            let waker = state
+                .watchers
+                .as_mut()
+                .and_then(|watchers| watchers.unwatch(self.awaited, id));
+            state.drop_unused_watchers();
+            drop(state);
+            drop(waker); // outside the lock
+        }
+    }
+}
+
+/// A manager without permits and waiters.
+#[derive(Debug)]
+pub(crate) struct AtRest {
+    /// When it is reset; [`Moment::NEVER`] if time does not reset it.
+    pub(crate) reset_at: Moment,
+    /// Whether it is reset now.
+    pub(crate) is_new: bool,
+    pub(crate) last: FinalTotals,
+}
+
+/// What outlives a manager.
+#[derive(Debug)]
+pub(crate) struct FinalTotals {
+    /// These include the fence of the latest grant, which is the number of grants.
+    pub(crate) totals: KeyTotals,
+    /// Whether grants held places.
+    pub(crate) holds_places: bool,
+    /// `None` if it was never read.
+    pub(crate) clock: Option<Clock>,
+}
+
+manager_view!(
+    "The manager of a key that is active.",
+    ActiveKey,
+    active_key
+);
+
+impl ActiveKey<'_> {
+    /// [`Manager::set_policy`] with a plan, if the present policy is another one.
+    pub(crate) fn apply_plan(self, plan: &Arc<Plan>) {
+        let policy = plan.policy();
+        let begins_with_it =
+            |common: &PerPlan| Arc::ptr_eq(&common.plan, plan) || common.plan.policy() == policy;
+        if self.is_only_a_word() && begins_with_it(self.0.common()) {
+            return;
+        }
+        if self.0.lock().schedule.outlook().limits().policy() != policy {
+            self.0.control(|schedule, now, effects| {
+                // Another call, or an observer of what was due, may have applied it meanwhile.
+                if schedule.outlook().limits().policy() != policy {
+                    schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects);
+                }
+            });
+        }
+    }
+
+    /// Whether no call has needed the state so far.
+    pub(crate) fn is_only_a_word(self) -> bool {
+        self.0.state.is_only_a_word()
+    }
+
+    /// When it is reset, if no request waits and no permit is in flight. Call it where no other handle exists: then a word that
+    /// has all its places stays so.
+    pub(crate) fn rest(self) -> Option<AtRest> {
+        if self.is_only_a_word() {
+            return self.unused_word().map(|last| AtRest {
+                reset_at: Moment::START,
+                is_new: true,
+                last,
+            });
+        }
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let gate = state.schedule.outlook().at_rest(now)?;
+        let (reset_at, holds_places) = (gate.limits().reset_at(now), gate.holds_places());
+        let last = FinalTotals {
+            totals: self.0.totals_of(&state.schedule),
+            holds_places,
+            clock: Some(state.clock.clone()),
+        };
+        Some(AtRest {
+            reset_at,
+            is_new: reset_at <= now,
+            last,
+        })
+    }
+
+    /// The last totals of a manager that is only a word with all its places.
+    pub(crate) fn unused_word(self) -> Option<FinalTotals> {
+        let totals = self.0.totals_of_word()?;
+        (totals.in_flight == 0).then_some(FinalTotals {
+            totals,
+            holds_places: true,
+            clock: None,
+        })
+    }
+
+    /// The number of grants of places so far, if no request waits and no permit holds a place.
+    pub(crate) fn drained_after(self) -> Option<u64> {
+        if self.is_only_a_word() {
+            return self.unused_word().map(|last| last.totals.granted);
+        }
+        self.0.lock().schedule.outlook().drained_after()
+    }
+
+    /// Gives the schedule an input while the caller holds another lock. `None` if nothing is left to do. Only one batch of due
+    /// work runs before the input. Running all of it would call foreign code under that lock.
+    pub(crate) fn change_later(
+        self,
+        input: impl FnOnce(&mut Schedule, Moment, &mut Effects),
+    ) -> Option<Unapplied> {
+        let ((), unapplied) = self.0.visit().change_later(input);
+        (!unapplied.is_empty()).then_some(unapplied)
+    }
+
+    /// Its whole state, if no request waits and no permit is in flight: the policy, and the states of all limits. `None` also if one
+    /// does not fit into words.
+    pub(crate) fn at_rest(self) -> Option<(Policy, Vec<StateWords>)> {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let limits = state.schedule.outlook().at_rest(now)?.limits();
+        Some((limits.policy().clone(), limits.states()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::limiter::Limiter;
+    use crate::strategy::MaxConcurrency;
+
+    /// While something is watched, each unlock checks whether it has happened.
+    #[tokio::test]
+    async fn nothing_is_left_of_a_watch_that_is_dropped_or_has_completed() {
+        let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        let manager = limiter.manager();
+        let _place = limiter.try_acquire().unwrap();
+        for close in [Limiter::close_to_new, Limiter::close] {
+            let mut watches = [
+                manager.watch(Awaited::CloseToNew),
+                manager.watch(Awaited::Close),
+                manager.watch(Awaited::Drain),
+            ];
+            let completed = watches
+                .iter_mut()
+                .filter_map(FutureExt::now_or_never)
+                .count();
+            assert_eq!(completed, usize::from(limiter.is_closed()));
+            assert!(manager.lock().watchers.is_some());
+            drop(watches);
+            assert!(manager.lock().watchers.is_none());
+
+            let mut watch = if limiter.is_closed() {
+                manager.watch(Awaited::Close)
+            } else {
+                manager.watch(Awaited::CloseToNew)
+            };
+            assert!((&mut watch).now_or_never().is_none());
+            close(&limiter);
+            assert!(manager.lock().watchers.is_none());
+            assert!(watch.now_or_never().is_some());
+        }
     }
 }

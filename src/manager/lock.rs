@@ -3,5 +3,4 @@
 pub(in crate::manager) mod guard;
 pub(in crate::manager) mod state;
 mod sync;
-pub(in crate::manager) mod watchers;
 pub(in crate::manager) mod word;

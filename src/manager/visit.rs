@@ -14,9 +14,9 @@ use crate::core::effects::{Effects, MoreEffects};
 use crate::core::queue::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::core::schedule::{Enqueued, Outlook, Schedule};
-use crate::manager::lock::state::TimerAction;
+use crate::manager::lock::state::Unapplied;
 use crate::manager::parts::{Locked, Manager};
-use crate::manager::time::driven::{Driven, Next};
+use crate::manager::time::{Driven, Next};
 use crate::strategy::Moment;
 
 /// One visit to the lock.
@@ -24,15 +24,7 @@ pub(super) struct Visit<'a> {
     manager: &'a Arc<Manager>,
     pub(super) state: Locked<'a>,
     pub(super) now: Moment,
-    pub(super) effects: Effects,
-    timers: TimerAction,
-}
-
-/// What follows from a visit. It runs foreign code, so it is [applied](Unapplied::apply) when no lock is held.
-#[must_use]
-pub(crate) struct Unapplied {
-    effects: Effects,
-    timers: TimerAction,
+    pub(super) unapplied: Unapplied,
 }
 
 impl Manager {
@@ -80,8 +72,7 @@ impl<'a> Visit<'a> {
             manager,
             state,
             now,
-            effects: Effects::default(),
-            timers: TimerAction::default(),
+            unapplied: Unapplied::default(),
         }
     }
 
@@ -115,7 +106,11 @@ impl<'a> Visit<'a> {
         mut self,
         input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R,
     ) -> R {
-        let result = input(&mut self.state.schedule, self.now, &mut self.effects);
+        let result = input(
+            &mut self.state.schedule,
+            self.now,
+            &mut self.unapplied.effects,
+        );
         self.end();
         result
     }
@@ -138,11 +133,11 @@ impl<'a> Visit<'a> {
     ) -> (R, Unapplied) {
         let state = &mut self.state;
         let now = state.clock.now();
-        let result = input(&mut state.schedule, now, &mut self.effects);
-        state.time_begins_to_matter(None, &mut self.effects);
+        let result = input(&mut state.schedule, now, &mut self.unapplied.effects);
+        state.time_begins_to_matter(None, &mut self.unapplied.effects);
         // A future that is polled outside every runtime relies on the drivers of other waiters, so one is started here, too.
         if state.schedule.next_wake() != Moment::NEVER {
-            self.timers.start = state.ensure_driver_here().ok().flatten();
+            self.unapplied.start_driver_in = state.ensure_driver_here().ok().flatten();
         }
         (result, self.leave())
     }
@@ -153,12 +148,12 @@ impl<'a> Visit<'a> {
         let mut answer = Ok(Enqueued::Queued(id));
         if !id.is_blocking() {
             match self.state.ensure_driver_here() {
-                Ok(start) => self.timers.start = start,
+                Ok(start) => self.unapplied.start_driver_in = start,
                 Err(error) => {
                     let now = self.state.now();
                     self.state
                         .schedule
-                        .abandon(now, id, cost, &mut self.effects);
+                        .abandon(now, id, cost, &mut self.unapplied.effects);
                     answer = Err(error.into());
                 }
             }
@@ -178,13 +173,10 @@ impl<'a> Visit<'a> {
     #[inline]
     pub(super) fn leave(mut self) -> Unapplied {
         if self.state.watchers.is_some() {
-            self.state.wake_watchers(&mut self.effects);
+            self.state.wake_watchers(&mut self.unapplied.effects);
         }
-        self.state.set_timers(&mut self.timers);
-        Unapplied {
-            effects: self.effects,
-            timers: self.timers,
-        }
+        self.state.set_timers(&mut self.unapplied);
+        self.unapplied
     }
 
     /// Unlocks after a grant in place. Such a grant changes no waiter's time, but the permit's own TTL may be the first to end.
@@ -199,24 +191,31 @@ impl<'a> Visit<'a> {
 impl Unapplied {
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
-        let Self { effects, timers } = self;
-        effects.is_empty() && !effects.unfinished && !timers.wake && timers.start.is_none()
+        let Self {
+            effects,
+            wake_drivers,
+            start_driver_in,
+        } = self;
+        effects.is_empty() && !effects.unfinished && !wake_drivers && start_driver_in.is_none()
     }
 
     /// Applies it to the manager.
     pub(crate) fn apply(mut self, manager: &Arc<Manager>) {
         loop {
-            if self.timers.wake {
+            if self.wake_drivers {
                 manager.timer_host().wake(&**manager);
             }
-            if let Some(runtime) = self.timers.start {
+            if let Some(runtime) = self.start_driver_in {
                 manager.timer_host().start(manager, runtime);
             }
             if !carry_out(manager, &mut self.effects) {
                 return;
             }
             let mut visit = manager.visit();
-            visit.state.schedule.run_due(visit.now, &mut visit.effects);
+            visit
+                .state
+                .schedule
+                .run_due(visit.now, &mut visit.unapplied.effects);
             self = visit.leave();
         }
     }

@@ -8,8 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::listeners::Listeners;
-use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use super::{KeyPage, Listeners, ReleaseListener, Store, StoreFuture};
 use crate::core::ledger::Ledger;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};

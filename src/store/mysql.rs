@@ -1,21 +1,22 @@
 //! A store in MariaDB or MySQL.
+//!
+//! Statements are sent as text, several in a message. Bytes are written as literals of hexadecimal digits.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql_async::{Opts, OptsBuilder};
+use mysql_async::prelude::{FromValue, Queryable as _};
+use mysql_async::{Conn, Error, Opts, OptsBuilder};
+use tokio::time::timeout;
 
-use super::listeners::Listeners;
-use super::sql::pool::Pool;
-use super::sql::table::{SqlServer, call, in_task};
-use super::sql::{page, rows};
-use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use super::sql::row_cache::KeyRow;
+use super::sql::table::{Pool, ReadRow, RowTable, SqlServer, Taken, Write, call, in_task};
+use super::sql::{SPARED_MICROS, expires, hex_digits, must_create, page, read_state, rows};
+use super::{KeyPage, Listeners, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use server::{MysqlServer, NOW, SCHEMA, hex, id, value};
-
-mod server;
 
 /// A store in MariaDB 10.3 or later, or MySQL 8. Clones share the store.
 ///
@@ -210,4 +211,305 @@ impl Store for MysqlStore {
             Ok(server.change(&delete).await?.changed)
         })
     }
+}
+
+const SCHEMA: &str = include_str!("mysql.sql");
+
+/// Unlike `NOW`, `SYSDATE` is read when it is evaluated. `UNIX_TIMESTAMP` would end in 2038. The time zone is set to UTC, because
+/// in other time zones an hour occurs twice a year.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
+/// Gap locks between rows are not needed. On MariaDB, a transaction that is left open because its process was stopped ends by
+/// itself: it holds the lock of a row.
+const SETTINGS: &str = "SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 10; \
+                        SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+                        /*M!100300 SET SESSION idle_transaction_timeout = 5 */";
+
+/// How often a transaction is retried after the server ended it because of a deadlock.
+const MAX_DEADLOCKS: u32 = 20;
+
+// Error numbers.
+const NO_SUCH_TABLE: u16 = 1146;
+const DEADLOCK: u16 = 1213;
+/// The server is full or shutting down, or the wait for a lock took too long.
+const DOWN: [u16; 6] = [1040, 1053, 1129, 1203, 1205, 1927];
+/// A statement was interrupted.
+const INTERRUPTED: [u16; 3] = [1053, 1317, 1927];
+
+/// The server of a store, and the connections to it.
+struct MysqlServer {
+    sql: SqlServer,
+    opts: Opts,
+    connections: Pool<Conn>,
+    listeners: Listeners,
+}
+
+/// The answer of the server.
+struct QueryAnswer {
+    /// The rows of all results.
+    rows: Vec<mysql_async::Row>,
+    /// The number of rows that the last statement changed.
+    changed: u64,
+}
+
+impl MysqlServer {
+    async fn connection(&self) -> Result<Taken<Conn>, StoreError> {
+        let connect = self.sql.connect(self.connect());
+        self.connections.take(connect).await
+    }
+
+    async fn connect(&self) -> Result<Conn, StoreError> {
+        let failed = |error| self.not_done(error);
+        let mut conn = Conn::new(self.opts.clone()).await.map_err(failed)?;
+        conn.query_drop(SETTINGS).await.map_err(failed)?;
+        let version = "SELECT max(version) FROM tollgate_schema";
+        let found = match conn.query_first::<Option<i64>, _>(version).await {
+            Err(Error::Server(error)) if error.code == NO_SUCH_TABLE => None,
+            found => found.map_err(failed)?.flatten(),
+        };
+        if must_create(self.sql.name(), found, self.sql.creates_tables)? {
+            conn.query_drop(SCHEMA).await.map_err(failed)?;
+        }
+        Ok(conn)
+    }
+
+    /// Runs statements. A connection that has not answered in time is broken.
+    async fn run(&self, taken: &mut Taken<Conn>, sql: &str) -> Result<QueryAnswer, Error> {
+        let answer = async {
+            let mut result = taken.connection.query_iter(sql).await?;
+            let mut rows = Vec::new();
+            while !result.is_empty() {
+                rows.extend(result.collect::<mysql_async::Row>().await?);
+            }
+            let changed = result.affected_rows();
+            Ok(QueryAnswer { rows, changed })
+        };
+        timeout(self.sql.timeout, answer)
+            .await
+            .unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
+    }
+
+    /// Runs statements that begin or form a transaction. They are run again after a deadlock, or if an idle connection has broken
+    /// meanwhile.
+    async fn begin(&self, sql: &str) -> Result<(Taken<Conn>, QueryAnswer), StoreError> {
+        let mut deadlocks = 0;
+        loop {
+            let mut taken = self.connection().await?;
+            match self.run(&mut taken, sql).await {
+                Ok(answer) => return Ok((taken, answer)),
+                // The other idle connections were also made before this one broke.
+                Err(error) if taken.was_idle && error.is_fatal() => self.connections.clear(),
+                Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => {
+                    deadlocks += 1;
+                    self.connections.put_back(taken);
+                }
+                Err(error) => return Err(self.not_done(error)),
+            }
+        }
+    }
+
+    /// Runs a statement that changes nothing.
+    async fn query(&self, sql: &str) -> Result<QueryAnswer, StoreError> {
+        let (taken, answer) = self.begin(sql).await?;
+        self.connections.put_back(taken);
+        Ok(answer)
+    }
+
+    /// Runs a statement that changes something.
+    async fn change(&self, sql: &str) -> Result<QueryAnswer, StoreError> {
+        self.finish(self.connection().await?, sql).await
+    }
+
+    /// Runs a statement that changes something, after which the connection is free.
+    async fn finish(&self, mut taken: Taken<Conn>, sql: &str) -> Result<QueryAnswer, StoreError> {
+        let answer = self.run(&mut taken, sql).await;
+        let answer = answer.map_err(|error| self.unknown(error))?;
+        self.connections.put_back(taken);
+        Ok(answer)
+    }
+
+    /// The error of statements that were not carried out.
+    fn not_done(&self, error: Error) -> StoreError {
+        match error {
+            Error::Server(said) if !DOWN.contains(&said.code) => {
+                StoreError::refused(self.sql.name(), said)
+            }
+            error => StoreError::unreachable(self.sql.name(), error),
+        }
+    }
+
+    /// The error of statements that may have been carried out. An error in which the server reports that they were not is
+    /// reliable.
+    fn unknown(&self, error: Error) -> StoreError {
+        match error {
+            Error::Server(said) if !INTERRUPTED.contains(&said.code) => {
+                self.not_done(Error::Server(said))
+            }
+            error => StoreError::unanswered(self.sql.name(), error),
+        }
+    }
+
+    fn damaged(&self) -> StoreError {
+        StoreError::damaged(self.sql.name(), "tollgate_keys")
+    }
+}
+
+fn is_deadlock(error: &Error) -> bool {
+    matches!(error, Error::Server(error) if error.code == DEADLOCK)
+}
+
+impl RowTable for Arc<MysqlServer> {
+    type Locked = Taken<Conn>;
+
+    fn sql(&self) -> &SqlServer {
+        &self.sql
+    }
+
+    async fn read(&self, scope: &Scope) -> Result<ReadRow, StoreError> {
+        let id = id(scope);
+        let select = format!(
+            "SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {id}"
+        );
+        let answer = self.query(&select).await?;
+        let found = answer.rows.first().and_then(|row| {
+            let now = value(row, 0)?;
+            let row = read_row(row, 1);
+            Some(ReadRow { now, row })
+        });
+        found.ok_or_else(|| self.damaged())
+    }
+
+    async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
+        let mut taken = self.connection().await?;
+        let sql = format!("SELECT {NOW}; {}", write_sql(write));
+        let answer = match self.run(&mut taken, &sql).await {
+            Err(error) if is_deadlock(&error) => return Ok(None),
+            answer => answer.map_err(|error| self.unknown(error))?,
+        };
+        self.connections.put_back(taken);
+        if answer.changed != 1 {
+            return Ok(None);
+        }
+        let now = answer.rows.first().and_then(|row| value(row, 0));
+        let strange = || StoreError::unanswered(self.sql.name(), "the answer has no clock");
+        now.map(Some).ok_or_else(strange)
+    }
+
+    /// If there is no row, one is inserted first, which locks it. Selecting a missing row would lock nothing.
+    async fn lock(
+        &self,
+        scope: &Scope,
+        version: i64,
+    ) -> Result<(Self::Locked, ReadRow), StoreError> {
+        let id = id(scope);
+        let (limiter, key) = (hex(scope.limiter.as_bytes()), hex(&scope.key));
+        let sql = format!(
+            "START TRANSACTION; \
+             INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) VALUES ({id}, {limiter}, {key}, {version}, 0, '') \
+             ON DUPLICATE KEY UPDATE ver = tollgate_keys.ver; \
+             SELECT ver, expires, state FROM tollgate_keys WHERE id = {id} FOR UPDATE; \
+             SELECT {NOW}"
+        );
+        let (taken, answer) = self.begin(&sql).await?;
+        let found = match &answer.rows[..] {
+            [row, now] => value(now, 0).map(|now| ReadRow {
+                now,
+                row: read_row(row, 0),
+            }),
+            _ => None,
+        };
+        Ok((taken, found.ok_or_else(|| self.damaged())?))
+    }
+
+    async fn unlock(&self, locked: Self::Locked, write: Option<&Write>) -> Result<(), StoreError> {
+        let sql = match write {
+            None => "ROLLBACK".to_owned(),
+            Some(write) => format!("{}; COMMIT", write_sql(write)),
+        };
+        self.finish(locked, &sql).await.map(drop)
+    }
+
+    fn wrote(&self, write: &Write) {
+        if write.released {
+            let Scope { limiter, key } = &write.scope;
+            self.listeners.released(limiter, key);
+        }
+    }
+
+    async fn purge_some(&self, after: &[u8], rows: u32) -> Result<Vec<u8>, StoreError> {
+        let from = hex(after);
+        let next = self
+            .query(&format!(
+                "SELECT id FROM tollgate_keys WHERE id > {from} ORDER BY id LIMIT 1 OFFSET {rows}"
+            ))
+            .await?;
+        let until: Option<Vec<u8>> = next.rows.first().and_then(|row| value(row, 0));
+        let end = until
+            .as_ref()
+            .map(|until| format!("AND id <= {}", hex(until)))
+            .unwrap_or_default();
+        self.change(&format!(
+            "DELETE FROM tollgate_keys WHERE id > {from} {end} AND expires <= {NOW} - {SPARED_MICROS} ORDER BY id"
+        ))
+        .await?;
+        Ok(until.unwrap_or_default())
+    }
+}
+
+/// The statement that writes a row. It changes no row if the version differs.
+fn write_sql(write: &Write) -> String {
+    let Write {
+        scope,
+        version,
+        row: KeyRow {
+            version: next_version,
+            state,
+        },
+        valid_until,
+        ..
+    } = write;
+    let (id, expires, state) = (id(scope), expires(state), hex(&state.bytes));
+    let in_time = valid_until
+        .map(|until| format!("AND {NOW} < {until}"))
+        .unwrap_or_default();
+    match version {
+        Some(version) => format!(
+            "UPDATE tollgate_keys SET ver = {next_version}, expires = {expires}, state = {state} \
+             WHERE id = {id} AND ver = {version} {in_time}"
+        ),
+        None => {
+            let (limiter, key) = (hex(scope.limiter.as_bytes()), hex(&scope.key));
+            format!(
+                "INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) \
+                 SELECT {id}, {limiter}, {key}, {next_version}, {expires}, {state} FROM DUAL WHERE TRUE {in_time} \
+                 ON DUPLICATE KEY UPDATE ver = tollgate_keys.ver"
+            )
+        }
+    }
+}
+
+fn id(scope: &Scope) -> String {
+    format!(
+        "CONCAT(UNHEX(SHA2({}, 256)), UNHEX(SHA2({}, 256)))",
+        hex(scope.limiter.as_bytes()),
+        hex(&scope.key)
+    )
+}
+
+/// A literal of bytes.
+fn hex(bytes: &[u8]) -> String {
+    format!("x'{}'", hex_digits(bytes))
+}
+
+/// The version, the expiry and the state from this column on; `None` if there is no row.
+fn read_row(row: &mysql_async::Row, from: usize) -> Option<KeyRow> {
+    Some(KeyRow {
+        version: value(row, from)?,
+        state: read_state(value(row, from + 1)?, value(row, from + 2)?),
+    })
+}
+
+/// The value in this column. `None` if it is NULL, or of another type.
+fn value<T: FromValue>(row: &mysql_async::Row, column: usize) -> Option<T> {
+    row.get_opt(column)?.ok()
 }

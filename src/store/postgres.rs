@@ -14,10 +14,8 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use messages::message;
-use server::{Connector, ID, Messages, PostgresServer, SCHEMA, follow, unknown};
+use server::{Connector, ID, Messages, PostgresServer, SCHEMA, follow, message, unknown};
 
-mod messages;
 mod server;
 
 /// A store in PostgreSQL 11 or later. Clones share the store.

@@ -2,7 +2,6 @@
 
 mod connections;
 mod names;
-mod releases;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -19,7 +18,9 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connections::{Connections, answer_error, call_error, connect_error, is_unknown_script};
+use connections::{
+    Connections, answer_error, call_error, connect_error, follow, is_unknown_script,
+};
 use names::{NAME, Names};
 use script::{MAX_LIMITS, PolicyScript};
 
@@ -235,8 +236,9 @@ impl Store for RedisStore {
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let shared = &self.shared;
         let (client, names) = (shared.connections.client.clone(), shared.names.clone());
-        let follow = move |served| releases::follow(client.clone(), names.clone(), served);
-        shared.listeners.add(limiter, listener, follow)
+        shared.listeners.add(limiter, listener, move |served| {
+            follow(client.clone(), names.clone(), served)
+        })
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {

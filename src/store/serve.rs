@@ -7,9 +7,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::ReleaseListener;
 use super::background::background;
-use super::listeners::Listeners;
+use super::{Listeners, ReleaseListener};
 use crate::lock::Lock;
 
 /// How often the task checks that its connection answers, and that a listener is left.

@@ -2,8 +2,6 @@
 //! decide, on a row that no other call changes meanwhile.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) mod pool;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod row_cache;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod table;

@@ -10,9 +10,8 @@ use rusqlite::{
 };
 use tokio::sync::oneshot;
 
-use super::listeners::Listeners;
 use super::sql::{SPARED_MICROS, expires, must_create, page, read_state, rows};
-use super::{Decided, KeyPage, ReleaseListener, Rules, Store, StoreFuture};
+use super::{Decided, KeyPage, Listeners, ReleaseListener, Rules, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-use super::answer::{FromGrant, TimedGrant};
-use super::request_options::RequestOptions;
+use super::RequestOptions;
+use super::out_channel::{FromGrant, TimedGrant};
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
 use crate::core::schedule::Enqueued;
 use crate::error::TryAcquireError;
 use crate::manager::parts::{Locked, Manager, Registered};
+use crate::manager::time::Reading;
 use crate::manager::time::clock::ClockOrigin;
-use crate::manager::time::reading::Reading;
 use crate::manager::visit::Visit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
@@ -155,7 +155,7 @@ impl<'a> InChannel<'a> {
         let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
         if !effects.is_empty() {
             let mut visit = Visit::new(self.0, state, now);
-            visit.effects = effects;
+            visit.unapplied.effects = effects;
             visit.end(); // otherwise no request waits, so no timer is to be set
         }
         denial
@@ -319,9 +319,10 @@ impl<'a> InChannel<'a> {
         let Visit {
             state,
             now,
-            effects,
+            unapplied,
             ..
         } = &mut visit;
+        let effects = &mut unapplied.effects;
         if (timeout.is_some() || state.schedule.waiters.options.observed)
             && !state.schedule.follows_time()
         {
@@ -386,12 +387,13 @@ pub(crate) fn try_acquire_all(
         let Visit {
             state,
             now,
-            effects,
+            unapplied,
             ..
         } = visit;
-        let asked = state
-            .schedule
-            .would_acquire(*now, costs, waits, caller, effects);
+        let asked =
+            state
+                .schedule
+                .would_acquire(*now, costs, waits, caller, &mut unapplied.effects);
         Some((index, asked.err()?))
     });
     let granted = match denial {
@@ -401,10 +403,11 @@ pub(crate) fn try_acquire_all(
                 let Visit {
                     state,
                     now,
-                    effects,
+                    unapplied,
                     ..
                 } = visit;
                 let origin = state.clock.origin();
+                let effects = &mut unapplied.effects;
                 let taken = state.schedule.try_acquire(*now, costs, caller, effects);
                 taken
                     .map(|grant| TimedGrant { grant, origin })

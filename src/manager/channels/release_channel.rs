@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::request_options::{RequestOptions, nonzero_nanos};
+use super::{RequestOptions, nonzero_nanos};
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, Grant, UnitCosts};

@@ -1,16 +1,20 @@
-//! What lies under a manager's lock: the schedule, its clock, and the drivers.
+//! What lies under a manager's lock: the schedule, its clock, the drivers, and the wakers of those who await a reclaim, the drain or
+//! the closing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
 
 use super::guard::BehindWord;
-use super::watchers::{Awaited, Watchers};
 use crate::core::effects::Effects;
 use crate::core::queue::WaiterId;
 use crate::core::schedule::Schedule;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::AcquireError;
+use crate::manager::time::Reading;
 use crate::manager::time::clock::Clock;
-use crate::manager::time::reading::Reading;
 use crate::manager::time::runtimes::Runtimes;
 use crate::strategy::Moment;
 
@@ -29,13 +33,15 @@ pub(crate) struct State {
     pub(in crate::manager) watchers: Option<Box<Watchers>>,
 }
 
-/// What must be done after unlocking, so that a driver wakes at the next instant that matters.
+/// What follows from a visit to the lock. It runs foreign code, so it is [applied](Unapplied::apply) when no lock is held.
 #[derive(Debug, Default)]
-pub(in crate::manager) struct TimerAction {
-    /// Wake the drivers.
-    pub(in crate::manager) wake: bool,
-    /// Start a driver in this runtime.
-    pub(in crate::manager) start: Option<Handle>,
+#[must_use]
+pub(crate) struct Unapplied {
+    pub(in crate::manager) effects: Effects,
+    /// Whether to wake the drivers, because the next instant that matters is another one.
+    pub(in crate::manager) wake_drivers: bool,
+    /// The runtime in which to start a driver.
+    pub(in crate::manager) start_driver_in: Option<Handle>,
 }
 
 impl State {
@@ -74,7 +80,7 @@ impl State {
     }
 
     /// Sets the timers for the next instant that matters.
-    pub(in crate::manager) fn set_timers(&mut self, timers: &mut TimerAction) {
+    pub(in crate::manager) fn set_timers(&mut self, unapplied: &mut Unapplied) {
         let next = self.schedule.next_wake();
         if next >= self.armed {
             // There is nothing to wake for, so the timer stops. Two timers keep running: the one for a lease that was released in time,
@@ -83,14 +89,14 @@ impl State {
             let is_short_lived = self.schedule.outlook().has_timeouts();
             if next == Moment::NEVER && self.armed != Moment::NEVER && !is_short_lived {
                 self.armed = Moment::NEVER;
-                timers.wake = true;
+                unapplied.wake_drivers = true;
             }
         } else if self.runtimes.has_driver() {
             self.armed = next;
-            timers.wake = true;
+            unapplied.wake_drivers = true;
         } else {
             // Outside every runtime no driver can be started; the next caller does what is due by then.
-            timers.start = self.ensure_driver_here().ok().flatten();
+            unapplied.start_driver_in = self.ensure_driver_here().ok().flatten();
         }
     }
 
@@ -151,9 +157,12 @@ impl State {
     /// Whether a task awaits the drain, which a release may complete.
     #[inline(always)]
     pub(in crate::manager) fn awaits_drain(&self) -> bool {
-        self.watchers
-            .as_ref()
-            .is_some_and(|watchers| watchers.await_drain())
+        self.watchers.as_ref().is_some_and(|watchers| {
+            matches!(
+                watchers.wakers.first_key_value(),
+                Some(((Awaited::Drain, _), _))
+            )
+        })
     }
 
     /// Whether the drain or the closing has happened. A reclaim is an event of its permit.
@@ -188,7 +197,7 @@ impl State {
 
     /// Frees the watchers if none is left: while they exist, each unlock checks whether their events have happened.
     pub(in crate::manager) fn drop_unused_watchers(&mut self) {
-        self.watchers.take_if(|watchers| watchers.is_empty());
+        self.watchers.take_if(|watchers| watchers.wakers.is_empty());
     }
 
     /// Records that a driver has ended. Returns whether it was the last.
@@ -235,5 +244,64 @@ impl BehindWord for State {
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
         let fits = matches!(opening, WordContents::Places { .. }) || self.clock.is_the_only_one();
         fits.then_some((opening, fence))
+    }
+}
+
+/// What is awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Awaited {
+    /// That no request waits, and every place was released.
+    Drain,
+    /// That new requests are refused.
+    CloseToNew,
+    /// That all requests are refused, also those that wait.
+    Close,
+    /// The reclaim of the permit with this fence.
+    Reclaim(u64),
+}
+
+/// Identifies a watcher among those of all managers.
+pub(in crate::manager) type WatcherId = u64;
+
+/// The latest id. It is not kept in [`Watchers`], which are dropped while a watcher that was just woken still has its id.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+
+/// The wakers of the tasks that await a reclaim, the drain or the closing.
+///
+/// They are taken out under the lock and woken one by one outside it, each with its panic contained. tokio's `Notify` would stop at
+/// the first waker that panics.
+#[derive(Debug, Default)]
+pub(in crate::manager) struct Watchers {
+    wakers: BTreeMap<(Awaited, WatcherId), Waker>,
+}
+
+impl Watchers {
+    /// Registers a waker for the event. `id` is `None` at first and set by this call. Returns the waker that it replaces.
+    pub(in crate::manager) fn watch(
+        &mut self,
+        awaited: Awaited,
+        id: &mut Option<WatcherId>,
+        waker: Waker,
+    ) -> Option<Waker> {
+        let id = *id.get_or_insert_with(|| LATEST.fetch_add(1, Relaxed) + 1);
+        self.wakers.insert((awaited, id), waker)
+    }
+
+    pub(in crate::manager) fn unwatch(&mut self, awaited: Awaited, id: WatcherId) -> Option<Waker> {
+        self.wakers.remove(&(awaited, id))
+    }
+
+    /// The event has happened: takes out one waker to be woken.
+    fn take(&mut self, awaited: Awaited) -> Option<Waker> {
+        let (&key, _) = self
+            .wakers
+            .range((awaited, 0)..=(awaited, WatcherId::MAX))
+            .next()?;
+        self.wakers.remove(&key)
+    }
+
+    /// All wakers, so that their tasks look for a driver.
+    pub(in crate::manager) fn take_all(self) -> impl Iterator<Item = Waker> + use<> {
+        self.wakers.into_values()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant};
 
 use crate::lock::Lock;
-use crate::manager::time::driven::Driven;
+use crate::manager::time::Driven;
 use crate::strategy::MAX_SPAN_NANOS;
 
 /// A manager takes two kilobytes, and clients may have a million keys.
@@ -110,7 +110,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::manager::time::driven::Next;
+    use crate::manager::time::Next;
 
     #[derive(Debug)]
     struct Key;

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex};
 
 use tokio::time::Instant;
 
-use super::reading::Reading;
+use super::Reading;
 
 /// How long the counter is relied on after it was compared with the system's clock, in nanoseconds.
 ///
@@ -140,8 +140,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::manager::time::clock::Clock;
-    use crate::manager::time::time_source::TimeSource;
+    use crate::manager::time::clock::{Clock, TimeSource};
 
     #[test]
     fn while_the_fast_clock_is_a_little_back_time_stands_still() {

@@ -1,6 +1,6 @@
 //! Stands in for the fast clock where the feature `quanta` is off. It has no value, so its methods are never called.
 
-use super::reading::Reading;
+use super::Reading;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FastClock {}

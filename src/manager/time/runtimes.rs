@@ -1,6 +1,10 @@
-//! The runtimes that a manager has had a driver in.
+//! The runtimes that a manager has had a driver in, and which runtimes were built without timers.
 
-use tokio::runtime;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::runtime::{self, Handle};
+
+use crate::lock::Lock;
 
 /// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the
 /// first need not be the one that is polled.
@@ -75,6 +79,42 @@ impl Runtimes {
             .into_iter()
             .chain(several.iter().copied())
     }
+}
+
+/// More than a program has at the same time. In a runtime that is forgotten, a timer panics once more.
+const MAX_WITHOUT_TIMERS: usize = 32;
+
+/// Which runtimes were built without timers; the latest come last.
+///
+/// Tokio has no call that reports this: a timer that is made there panics, and the panic hook runs. The result is kept for all
+/// limiters and keys, so that the panic happens once in each such runtime.
+static WITHOUT_TIMERS: Lock<Vec<runtime::Id>> = Lock::new(Vec::new());
+/// Whether there is any, so that drivers need not lock.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether the runtime is known to have no timers.
+pub(in crate::manager) fn lacks_timers(runtime: runtime::Id) -> bool {
+    ANY.load(Relaxed) && WITHOUT_TIMERS.lock().contains(&runtime)
+}
+
+/// The caller's runtime, if it has timers.
+pub(in crate::manager) fn with_timers_here() -> Option<Handle> {
+    Handle::try_current()
+        .ok()
+        .filter(|here| !lacks_timers(here.id()))
+}
+
+/// Records that a driver in the runtime has ended. If it panicked, the timer panicked, because the driver catches all other
+/// panics; or the runtime is being dropped by a panic, and nothing will wait there any more.
+pub(in crate::manager) fn driver_ended(runtime: runtime::Id) {
+    if !std::thread::panicking() || lacks_timers(runtime) {
+        return;
+    }
+    let mut without_timers = WITHOUT_TIMERS.lock();
+    let forgotten = (without_timers.len() + 1).saturating_sub(MAX_WITHOUT_TIMERS);
+    without_timers.drain(..forgotten);
+    without_timers.push(runtime);
+    ANY.store(true, Relaxed);
 }
 
 #[cfg(test)]

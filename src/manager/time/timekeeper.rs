@@ -18,7 +18,7 @@ use std::{hint, thread};
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 
-use super::driven::{Driven, Next};
+use super::{Driven, Next};
 use crate::lock::Lock;
 
 /// One appointment of a manager.

@@ -1,20 +1,26 @@
-//! One connection for each runtime that calls, and the conversion of client errors.
+//! One connection for each runtime that calls, one for messages about released places, and the conversion of client errors.
 //!
 //! A connection's task runs in the runtime that made it, and ends with that runtime. So each runtime has a connection of its own,
 //! which all its calls share. A connection that breaks, or has not answered in time, is given up, and the next call makes another
 //! one. No command is sent twice here, because only the sender knows whether that is safe.
 
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
-use redis::aio::MultiplexedConnection;
+use futures_util::future::{BoxFuture, Shared, select};
+use futures_util::{FutureExt, StreamExt};
+use redis::aio::{MultiplexedConnection, PubSubSink};
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::names::Names;
 use crate::error::StoreError;
 use crate::lock::Lock;
+use crate::store::ReleaseListener;
+use crate::store::serve::{ASK_AFTER, ServedListeners};
 
 /// The most connections. If more runtimes call, the oldest connection is given up for a new one.
 const MAX_RUNTIMES: usize = 32;
@@ -168,4 +174,50 @@ pub(super) fn answer_error(store: &str) -> StoreError {
 /// Whether the server does not know the script, and so has not run it.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Passes the messages about released places on, until the connection breaks or no listener is left.
+pub(super) async fn follow(client: Client, names: Names, served: Arc<ServedListeners>) {
+    let Ok(Ok(connection)) = timeout(ASK_AFTER, client.get_async_pubsub()).await else {
+        return;
+    };
+    let (mut sink, mut messages) = connection.split();
+    let passes_on = pin!(async {
+        while let Some(message) = messages.next().await {
+            if let Some(limiter) = names.limiter_of(message.get_channel_name()) {
+                let key = message.get_payload_bytes();
+                served.listeners.released(&limiter, key);
+            }
+        }
+    });
+    let subscribes = pin!(subscribe(&mut sink, &names, &served));
+    select(passes_on, subscribes).await;
+}
+
+/// Subscribes to the channels of all listeners, until the connection breaks or no listener is left.
+async fn subscribe(sink: &mut PubSubSink, names: &Names, served: &ServedListeners) -> Option<()> {
+    let mut followed = BTreeSet::new();
+    loop {
+        let wanted = served.listeners.limiters();
+        // The first channel is subscribed to again each time, to detect a connection that is dead without a sign of it.
+        let first = wanted.first()?;
+        for limiter in &wanted {
+            let is_new = !followed.contains(limiter);
+            if is_new || limiter == first {
+                let subscribed = sink.subscribe(names.channel(limiter));
+                timeout(ASK_AFTER, subscribed).await.ok()?.ok()?;
+            }
+            if is_new {
+                served
+                    .listeners
+                    .each(Some(limiter), ReleaseListener::hears_again);
+            }
+        }
+        for limiter in followed.difference(&wanted) {
+            let unsubscribed = sink.unsubscribe(names.channel(limiter));
+            timeout(ASK_AFTER, unsubscribed).await.ok()?.ok()?;
+        }
+        followed = wanted;
+        timeout(ASK_AFTER, served.added.notified()).await.ok();
+    }
 }

@@ -1,4 +1,5 @@
-//! A call on a database server, where reading a row and writing the decision take separate round trips.
+//! A call on a database server, where reading a row and writing the decision take separate round trips; and the connections to the
+//! server.
 //!
 //! A call first tries without a lock: it reads the row, decides, and writes the row if its version is still the same. This takes
 //! two round trips, or one if there is nothing to write, and leaves nothing open. If another process has written meanwhile, the
@@ -17,13 +18,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::super::{Decided, KeyState, Rules, StoreFuture};
 use super::row_cache::{CachedRow, KeyRow, RowCache};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
+use crate::lock::Lock;
 
 /// The row of a key, as read from the server.
 #[derive(Debug)]
@@ -385,5 +387,56 @@ impl CachedRow {
             from_notify: false,
             locks,
         }
+    }
+}
+
+/// Connections that serve one caller at a time.
+pub(in crate::store) struct Pool<C> {
+    idle: Lock<Vec<C>>,
+    permits: Arc<Semaphore>,
+}
+
+/// A connection of one caller. It is closed unless it is put back.
+pub(in crate::store) struct Taken<C> {
+    pub(in crate::store) connection: C,
+    /// Whether the connection has been used before. If so, the server may have closed it meanwhile.
+    pub(in crate::store) was_idle: bool,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<C> Pool<C> {
+    /// A pool of at most `max` connections.
+    pub(in crate::store) fn new(max: usize) -> Self {
+        Self {
+            idle: Lock::default(),
+            permits: Arc::new(Semaphore::new(max)),
+        }
+    }
+
+    /// An idle connection, or a new one.
+    pub(in crate::store) async fn take(
+        &self,
+        connect: impl Future<Output = Result<C, StoreError>>,
+    ) -> Result<Taken<C>, StoreError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let idle = self.idle.lock().pop();
+        Ok(Taken {
+            was_idle: idle.is_some(),
+            connection: match idle {
+                Some(connection) => connection,
+                None => connect.await?,
+            },
+            _permit: permit.ok(), // the semaphore is never closed
+        })
+    }
+
+    pub(in crate::store) fn put_back(&self, taken: Taken<C>) {
+        self.idle.lock().push(taken.connection);
+    }
+
+    /// Closes the idle connections.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn clear(&self) {
+        self.idle.lock().clear();
     }
 }
