@@ -15,12 +15,11 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 
 use foldhash::quality::SeedableRandomState;
 
-use super::idle::{Active, Idle, KeptHash, KeyEntry, KeyRef};
-use super::idle_state::{IdleKey, IdleState, KeyWord};
+use super::key::{
+    Active, Idle, IdleKey, IdleState, KeptHash, KeyEntry, KeyRef, KeySnapshot, KeyWord,
+};
 use super::probing::Probing;
-use super::shared::KeyedShared;
-use super::snapshot::KeySnapshot;
-use super::tier::Tiers;
+use super::shared::{KeyedShared, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;

@@ -5,12 +5,10 @@ use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::idle::{KeptHash, KeyRef};
-use super::idle_state::{IdleKey, IdleState};
+use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
 use super::shard::{Change, Changed, Changes, Location, Removed, Shard};
 use super::shards::{ON_THE_WAY, Shards};
 use super::shared::KeyedShared;
-use super::snapshot::KeySnapshot;
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
