@@ -1,20 +1,23 @@
 //! Streams and sinks whose items wait for permits.
 
-mod map_permitted;
-mod throttled;
 mod throttled_sink;
-mod with_permits;
 
+use std::fmt;
 use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use futures_core::Stream;
+use futures_core::{FusedStream, Stream};
+use futures_util::future::Either;
+use futures_util::stream::{Fuse, FuturesOrdered, FuturesUnordered, StreamExt as _};
+use pin_project::pin_project;
 
-pub use map_permitted::{ForEachPermitted, MapPermitted};
-pub use throttled::{Throttled, TryThrottled};
 pub use throttled_sink::{SinkError, SinkLimitExt, ThrottledSink};
-pub use with_permits::WithPermits;
 
+use crate::acquire::OwnedTicket;
+use crate::error::AcquireError;
 use crate::limiter::AnyLimiter;
+use crate::permit::Permit;
 
 /// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
@@ -261,3 +264,381 @@ pub trait StreamLimitExt: Stream + Sized {
 }
 
 impl<S: Stream> StreamLimitExt for S {}
+
+/// A stream of items with permits. [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), which has an example,
+/// returns it.
+#[pin_project]
+#[must_use = "streams do nothing unless polled"]
+pub struct WithPermits<S: Stream> {
+    #[pin]
+    source: Fuse<S>,
+    /// The item that was taken from the source and waits for its permit.
+    item: Option<S::Item>,
+    ticket: OwnedTicket,
+    /// Whether the limiter has refused the item, which ends the stream.
+    refused: bool,
+}
+
+impl<S: Stream> WithPermits<S> {
+    fn new(source: S, ticket: OwnedTicket) -> Self {
+        Self {
+            source: source.fuse(),
+            item: None,
+            ticket,
+            refused: false,
+        }
+    }
+
+    /// Reports to the observers that the limiter has refused an item, for a stream that does not yield the error.
+    fn tell_end(&self, error: &AcquireError) {
+        self.ticket.tell_stream_ended(error);
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for its permit.
+    ///
+    /// ```
+    /// use futures_util::{StreamExt as _, stream};
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, StreamLimitExt as _};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    /// let mut items = stream::iter(1..=3).with_permits(&limiter);
+    /// let (first, _permit) = items.next().await.unwrap()?;
+    /// limiter.close();
+    /// assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::Closed);
+    /// assert!(items.next().await.is_none());
+    /// let (rest, waiting) = items.into_inner();
+    /// assert_eq!((first, waiting, rest.collect::<Vec<_>>().await), (1, Some(2), vec![3]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        (self.source.into_inner(), self.item)
+    }
+
+    /// Polls for an item, and for its permit by `ask`. `join` makes the output of both.
+    #[inline]
+    fn poll_item<P, R>(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        ask: impl FnOnce(&mut OwnedTicket, &mut Context<'_>) -> Poll<Result<P, AcquireError>>,
+        join: impl FnOnce(S::Item, P) -> R,
+    ) -> Poll<Option<Result<R, AcquireError>>> {
+        let this = self.project();
+        if *this.refused {
+            return Poll::Ready(None);
+        }
+        if this.item.is_none() {
+            *this.item = ready!(this.source.poll_next(cx));
+        }
+        if this.item.is_none() {
+            return Poll::Ready(None);
+        }
+        let asked = ready!(ask(this.ticket, cx));
+        *this.refused = asked.is_err();
+        Poll::Ready(match asked {
+            Ok(permit) => this.item.take().map(|item| Ok(join(item, permit))),
+            Err(refusal) => Some(Err(refusal)),
+        })
+    }
+
+    /// Polls for an item whose permit is released at once.
+    #[inline]
+    fn poll_throttled(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<S::Item, AcquireError>>> {
+        self.poll_item(cx, OwnedTicket::poll_spent, |item, ()| item)
+    }
+}
+
+impl<S: Stream> Stream for WithPermits<S> {
+    type Item = Result<(S::Item, Permit), AcquireError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_item(cx, OwnedTicket::poll, |item, permit| (item, permit))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.refused {
+            return (0, Some(0));
+        }
+        let waiting = usize::from(self.item.is_some());
+        let (lower, upper) = self.source.size_hint();
+        // A refused item ends the stream early. The lower bound assumes that no item is refused; a size hint need not be exact.
+        (
+            lower.saturating_add(waiting),
+            upper.and_then(|upper| upper.checked_add(waiting)),
+        )
+    }
+}
+
+impl<S: Stream> FusedStream for WithPermits<S> {
+    fn is_terminated(&self) -> bool {
+        self.refused || (self.source.is_done() && self.item.is_none())
+    }
+}
+
+// A derived impl would require the items to be `Debug`.
+debug_fields! {
+    [S: Stream + fmt::Debug] WithPermits<S>,
+    |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused
+}
+
+/// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
+#[pin_project]
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Throttled<S: Stream> {
+    #[pin]
+    items: WithPermits<S>,
+    error: Option<AcquireError>,
+}
+
+/// A stream at a limited rate, whose items are results.
+/// [`StreamLimitExt::try_throttled`](crate::StreamLimitExt::try_throttled), which has an example, returns it.
+#[pin_project]
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct TryThrottled<S: Stream> {
+    #[pin]
+    items: WithPermits<S>,
+}
+
+impl<S: Stream> TryThrottled<S> {
+    fn new(items: WithPermits<S>) -> Self {
+        Self { items }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+impl<S: Stream> Throttled<S> {
+    fn new(items: WithPermits<S>) -> Self {
+        Self { items, error: None }
+    }
+
+    /// Why the stream ended early; `None` if it did not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{StreamExt as _, stream};
+    /// use tollgate::{AcquireError, Limiter, StreamLimitExt as _, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_secs(1)))?;
+    /// let mut items = stream::iter(0..5).throttled(&limiter);
+    /// assert_eq!(items.next().await, Some(0));
+    /// limiter.close();
+    /// assert_eq!(items.next().await, None);
+    /// assert_eq!(items.error(), Some(&AcquireError::Closed));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn error(&self) -> Option<&AcquireError> {
+        self.error.as_ref()
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+impl<S: Stream> Stream for TryThrottled<S> {
+    type Item = Result<S::Item, AcquireError>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.project().items.poll_throttled(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+impl<S: Stream> Stream for Throttled<S> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        match ready!(this.items.as_mut().poll_throttled(cx)) {
+            Some(Ok(item)) => Poll::Ready(Some(item)),
+            Some(Err(error)) => {
+                this.items.tell_end(&error);
+                *this.error = Some(error);
+                Poll::Ready(None)
+            }
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+impl<S: Stream> FusedStream for TryThrottled<S> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated()
+    }
+}
+
+impl<S: Stream> FusedStream for Throttled<S> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated()
+    }
+}
+
+/// The outputs of concurrent work under permits. [`StreamLimitExt::map_permitted`](crate::StreamLimitExt::map_permitted) and
+/// [`StreamLimitExt::map_permitted_unordered`](crate::StreamLimitExt::map_permitted_unordered), which have examples, return it.
+#[pin_project]
+#[must_use = "streams do nothing unless polled"]
+pub struct MapPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    items: WithPermits<S>,
+    work: W,
+    running: Running<F>,
+    /// The error that is yielded after the outputs of the running work.
+    error: Option<AcquireError>,
+}
+
+type Running<F> = Either<FuturesOrdered<Permitted<F>>, FuturesUnordered<Permitted<F>>>;
+
+impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
+    fn new(items: WithPermits<S>, work: W, in_order: bool) -> Self {
+        let running = if in_order {
+            Either::Left(FuturesOrdered::new())
+        } else {
+            Either::Right(FuturesUnordered::new())
+        };
+        Self {
+            items,
+            work,
+            running,
+            error: None,
+        }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Work that still runs is dropped. See
+    /// [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+fn count<F: Future>(running: &Running<F>) -> usize {
+    match running {
+        Either::Left(running) => running.len(),
+        Either::Right(running) => running.len(),
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> Stream for MapPermitted<S, W, F> {
+    type Item = Result<F::Output, AcquireError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        loop {
+            // Outputs come before the next item, which may wait for a permit that one of them releases.
+            let output = Pin::new(&mut *this.running).poll_next(cx);
+            if let Poll::Ready(Some(output)) = output {
+                return Poll::Ready(Some(Ok(output)));
+            }
+            if this.items.is_terminated() {
+                return output.map(|_nothing_runs| this.error.take().map(Err));
+            }
+            match ready!(this.items.as_mut().poll_next(cx)) {
+                Some(Ok((item, permit))) => {
+                    let work = (this.work)(item);
+                    let permitted = Permitted {
+                        work,
+                        _permit: permit,
+                    };
+                    match this.running {
+                        Either::Left(running) => running.push_back(permitted),
+                        Either::Right(running) => running.push(permitted),
+                    }
+                }
+                Some(Err(error)) => *this.error = Some(error),
+                None => {}
+            }
+        }
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> FusedStream for MapPermitted<S, W, F> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated() && count(&self.running) == 0 && self.error.is_none()
+    }
+}
+
+debug_fields! {
+    [S: Stream + fmt::Debug, W, F: Future] MapPermitted<S, W, F>,
+    |outputs| items = outputs.items, running = count(&outputs.running)
+}
+
+/// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.
+#[pin_project]
+struct Permitted<F> {
+    #[pin]
+    work: F,
+    _permit: Permit,
+}
+
+impl<F: Future> Future for Permitted<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().work.poll(cx)
+    }
+}
+
+/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
+/// example, returns it.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct ForEachPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    outputs: MapPermitted<S, W, F>,
+}
+
+impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
+    fn new(outputs: MapPermitted<S, W, F>) -> Self {
+        Self { outputs }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
+    ///
+    /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
+    /// [`WithPermits::into_inner`](crate::WithPermits::into_inner) for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.outputs.into_inner()
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future<Output = ()>> Future
+    for ForEachPermitted<S, W, F>
+{
+    type Output = Result<(), AcquireError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outputs = self.project().outputs;
+        loop {
+            match ready!(outputs.as_mut().poll_next(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+debug_fields! { [S: Stream + fmt::Debug, W, F: Future] ForEachPermitted<S, W, F>, |future| outputs = future.outputs }
