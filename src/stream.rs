@@ -73,7 +73,10 @@ pub trait StreamLimitExt: Stream + Sized {
         if let Err(no_rate) = limiter.handle().manager().check_rate() {
             panic!("{no_rate}");
         }
-        Throttled::new(self.with_permits(limiter))
+        Throttled {
+            items: self.with_permits(limiter),
+            error: None,
+        }
     }
 
     /// Delays items as [`StreamLimitExt::throttled`] does, and yields an error as the last item if the limiter refuses one.
@@ -105,7 +108,9 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn try_throttled(self, limiter: &impl AnyLimiter) -> TryThrottled<Self> {
-        TryThrottled::new(self.with_permits(limiter))
+        TryThrottled {
+            items: self.with_permits(limiter),
+        }
     }
 
     /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
@@ -135,7 +140,12 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn with_permits(self, limiter: &impl AnyLimiter) -> WithPermits<Self> {
-        WithPermits::new(self, limiter.handle().ticket(Location::caller()))
+        WithPermits {
+            source: self.fuse(),
+            item: None,
+            ticket: limiter.handle().ticket(Location::caller()),
+            refused: false,
+        }
     }
 
     /// Runs `work` on every item concurrently, and holds a permit of one unit for each future. The limiter bounds how many run at
@@ -181,7 +191,9 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future<Output = ()>,
     {
-        ForEachPermitted::new(self.map_permitted_unordered(limiter, work))
+        ForEachPermitted {
+            outputs: self.map_permitted_unordered(limiter, work),
+        }
     }
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs in the order of the items.
@@ -280,20 +292,6 @@ pub struct WithPermits<S: Stream> {
 }
 
 impl<S: Stream> WithPermits<S> {
-    fn new(source: S, ticket: OwnedTicket) -> Self {
-        Self {
-            source: source.fuse(),
-            item: None,
-            ticket,
-            refused: false,
-        }
-    }
-
-    /// Reports to the observers that the limiter has refused an item, for a stream that does not yield the error.
-    fn tell_end(&self, error: &AcquireError) {
-        self.ticket.tell_stream_ended(error);
-    }
-
     /// Returns the source, and the item that was taken from it and still waits for its permit.
     ///
     /// ```
@@ -407,10 +405,6 @@ pub struct TryThrottled<S: Stream> {
 }
 
 impl<S: Stream> TryThrottled<S> {
-    fn new(items: WithPermits<S>) -> Self {
-        Self { items }
-    }
-
     /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
         self.items.into_inner()
@@ -418,10 +412,6 @@ impl<S: Stream> TryThrottled<S> {
 }
 
 impl<S: Stream> Throttled<S> {
-    fn new(items: WithPermits<S>) -> Self {
-        Self { items, error: None }
-    }
-
     /// Why the stream ended early; `None` if it did not.
     ///
     /// ```
@@ -472,7 +462,7 @@ impl<S: Stream> Stream for Throttled<S> {
         match ready!(this.items.as_mut().poll_throttled(cx)) {
             Some(Ok(item)) => Poll::Ready(Some(item)),
             Some(Err(error)) => {
-                this.items.tell_end(&error);
+                this.items.ticket.tell_stream_ended(&error);
                 *this.error = Some(error);
                 Poll::Ready(None)
             }
@@ -611,10 +601,6 @@ pub struct ForEachPermitted<S: Stream, W, F: Future> {
 }
 
 impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
-    fn new(outputs: MapPermitted<S, W, F>) -> Self {
-        Self { outputs }
-    }
-
     /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
     ///
     /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
