@@ -523,17 +523,11 @@ impl PermitRequest<&LimiterGroup> {
     ) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
         let acquire = self.acquire();
         async move {
-            let permit = acquire.await.map_err(
-                |GroupError {
-                     member,
-                     name,
-                     error,
-                 }| GroupError {
-                    member,
-                    name,
-                    error: error.into(),
-                },
-            )?;
+            let permit = acquire.await.map_err(|refused| GroupError {
+                member: refused.member,
+                name: refused.name,
+                error: RunError::from(refused.error),
+            })?;
             if let Some(place) = permit.permits.iter().position(|permit| !permit.is_live()) {
                 return Err(permit.reclaimed(place)); // its TTL passed between its grant and this poll
             }
@@ -567,12 +561,12 @@ impl IntoFuture for PermitRequest<&LimiterGroup> {
 
 debug_fields! { GroupAcquire }
 
-/// Which limiter of a group refused, and why. [`LimiterGroup`](super::LimiterGroup) has an example. The error converts into the
+/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example. The error converts into the
 /// error of that limiter, without the index and the name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
-    /// The index of the limiter in the [members](super::LimiterGroup::members), from 0.
+    /// The index of the limiter in the [members](LimiterGroup::members), from 0.
     pub member: usize,
     /// The name of the limiter, if it has one.
     pub name: Option<Arc<str>>,
