@@ -574,11 +574,7 @@ impl Keys {
     }
 
     /// The manager of a key, shared by all its handles.
-    fn manager(
-        &self,
-        key: &Arc<[u8]>,
-        open: impl FnOnce() -> Arc<Manager>,
-    ) -> Arc<Manager> {
+    fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
         let mut managers = self.managers.lock();
         if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
             return manager;
