@@ -4,8 +4,9 @@
 //! flight, or while its limiter is held. An active key has a manager like any limiter; for plain places the manager is little
 //! more than a word until a request waits. The key becomes idle again when the manager is no longer needed.
 //!
-//! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone`: for [`Shard::snapshots`], and for
-//! the observers of the keys that a change makes active. Removed keys are collected in [`Removed`] and dropped when no lock is held.
+//! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone`: for [`Shard::snapshots`], and
+//! for the observers of the keys that a change makes active. Removed keys are collected in [`Removed`] and dropped when no lock is
+//! held.
 //!
 //! A [`Change`] is for all keys: the known ones, and those that become known later.
 
@@ -523,51 +524,31 @@ impl Changes {
     }
 }
 
-/// The follow-up work of a change. It runs foreign code, so it is done after the locks are released.
-pub(super) struct Changed<K> {
-    removed: Removed<K>,
-    managers: Vec<(Arc<Manager>, Unapplied)>,
-}
-
-impl<K> Changed<K> {
-    pub(super) fn nothing() -> Self {
-        Self {
-            removed: Removed::default(),
-            managers: Vec::new(),
-        }
-    }
-
-    pub(super) fn follow_up(self) {
-        self.removed.discard();
-        for (manager, unapplied) in self.managers {
-            unapplied.apply(&manager);
-            contain_panic(|| drop(manager)); // perhaps the last handle
-        }
-    }
-}
-
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> Shard<K, W, H> {
+    /// Applies a change to all keys of the shard. Adds the work that the caller must do when it holds no lock, because it runs
+    /// foreign code: the drop of the removed keys, and the rest of the change of each manager.
     pub(super) fn change(
         &mut self,
         change: &Change,
         shared: &KeyedShared<K>,
-        changed: &mut Changed<K>,
+        removed: &mut Removed<K>,
+        unapplied: &mut Vec<(Arc<Manager>, Unapplied)>,
     ) {
         let now = self.clock.now();
         if !matches!(change, Change::Resume) {
-            self.remove_unused_words(&mut changed.removed);
+            self.remove_unused_words(removed);
         }
         match change {
             Change::Close { drains } => {
                 self.hold.get_or_insert_default().closed = true;
-                self.change_managers(change, changed, |schedule, now, effects| {
+                self.change_managers(change, unapplied, |schedule, now, effects| {
                     schedule.close(now, *drains, effects);
                 });
             }
             Change::Pause(nanos) => {
                 let hold = self.hold.get_or_insert_default();
                 hold.paused_until = hold.paused_until.max(Some(now.plus(*nanos)));
-                self.change_managers(change, changed, |schedule, now, effects| {
+                self.change_managers(change, unapplied, |schedule, now, effects| {
                     let until = now.plus(*nanos);
                     schedule.pause(now, PauseScope::AllKeys, until, effects);
                 });
@@ -577,21 +558,21 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     hold.paused_until = None;
                 }
                 self.hold_at(now);
-                self.change_managers(change, changed, |schedule, now, effects| {
+                self.change_managers(change, unapplied, |schedule, now, effects| {
                     schedule.resume(now, PauseScope::AllKeys, effects);
                 });
             }
             Change::SetPlan(plan, carry) => {
                 let former = self.tiers.replace_own(plan.deep_clone());
                 let own = Arc::clone(&self.tiers.own().plan);
-                self.change_managers(change, changed, |schedule, now, effects| {
+                self.change_managers(change, unapplied, |schedule, now, effects| {
                     schedule.set_plan(now, Arc::clone(&own), *carry, effects);
                 });
                 self.plan = self.tiers.fits(0).then(|| Arc::clone(plan));
                 if self.plan.is_some() {
                     self.change_idle(&former.plan, *carry, now);
                 } else {
-                    self.activate_all(&former.plan, *carry, now, shared, &mut changed.removed);
+                    self.activate_all(&former.plan, *carry, now, shared, removed);
                 }
             }
         }
@@ -614,7 +595,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn change_managers(
         &self,
         change: &Change,
-        changed: &mut Changed<K>,
+        unapplied: &mut Vec<(Arc<Manager>, Unapplied)>,
         input: impl Fn(&mut Schedule, Moment, &mut Effects),
     ) {
         for manager in self.active.iter().map(|active| &active.value) {
@@ -622,10 +603,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             if matches!(change, Change::Resume) && key.is_only_a_word() {
                 continue; // it was never paused
             }
-            let unapplied = key.change_later(&input);
-            changed
-                .managers
-                .extend(unapplied.map(|unapplied| (Arc::clone(manager), unapplied)));
+            let rest = key.change_later(&input);
+            unapplied.extend(rest.map(|rest| (Arc::clone(manager), rest)));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
-use super::shard::{Change, Changed, Changes, Location, Removed, Shard};
+use super::shard::{Change, Changes, Location, Removed, Shard};
 use super::shards::{ON_THE_WAY, Shards};
 use super::shared::KeyedShared;
 use crate::carry_over::UsageCarryOver;
@@ -370,10 +370,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     pub(super) fn change(&self, change: Change) {
         let number = self.changes.begin(change);
         for index in (0..self.shards.count()).rev() {
-            let mut changed = Changed::nothing();
+            let (mut removed, mut unapplied) = (Removed::default(), Vec::new());
             self.shards.change(index, |shard| {
                 for (number, change) in self.changes.after(shard.changes) {
-                    shard.change(&change, &self.shared, &mut changed);
+                    shard.change(&change, &self.shared, &mut removed, &mut unapplied);
                     shard.changes = number;
                 }
                 if index == 0 {
@@ -382,7 +382,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                         .store(shard.plan.is_some(), Relaxed);
                 }
             });
-            changed.follow_up();
+            removed.discard();
+            for (manager, unapplied) in unapplied {
+                unapplied.apply(&manager);
+                contain_panic(|| drop(manager)); // perhaps the last handle
+            }
         }
         self.changes.end(number);
     }
