@@ -80,13 +80,6 @@ thread_local! {
     pub(super) static CHECKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Where a key is.
-pub(super) enum Location {
-    Idle { slot: usize },
-    Active(Arc<Manager>),
-    Absent,
-}
-
 /// The result of a look at the keys of one shard.
 pub(super) struct Look {
     /// The keys in use.
@@ -214,16 +207,18 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         totals
     }
 
-    /// Finds a key. The `Eq` of keys runs here; nothing has changed when it panics.
-    pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
+    /// Finds a key: the manager of an active one, or else the slot of an idle one. The `Eq` of keys runs here; nothing has changed
+    /// when it panics.
+    pub(super) fn find(
+        &self,
+        hash: u64,
+        key: &(impl KeyRef<K> + ?Sized),
+    ) -> (Option<Arc<Manager>>, Option<usize>) {
         let active = self.active.find(hash, |active| active.is(hash, key));
         if let Some(active) = active.and_then(|slot| self.active.get(slot)) {
-            return Location::Active(Arc::clone(&active.value));
+            return (Some(Arc::clone(&active.value)), None);
         }
-        match self.idle.find(hash, |idle| idle.is(hash, key)) {
-            Some(slot) => Location::Idle { slot },
-            None => Location::Absent,
-        }
+        (None, self.idle.find(hash, |idle| idle.is(hash, key)))
     }
 
     /// The state of an idle key.

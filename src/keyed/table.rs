@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
-use super::shard::{Change, Changes, Location, Removed, Shard};
+use super::shard::{Change, Changes, Removed, Shard};
 use super::shards::{ON_THE_WAY, Shards};
 use super::shared::KeyedShared;
 use crate::carry_over::UsageCarryOver;
@@ -494,28 +494,28 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             self.shards
                 .reap(shard, ON_THE_WAY, now, &mut after_unlock.removed);
         }
-        let location = shard.locate(hash, key);
+        let (active, idle) = shard.find(hash, key);
         let tier = shard
             .tiers
             .find(policy.as_ref())
             .map_err(|error| AcquireError::Config(error.into()))?;
-        let slot = match location {
-            Location::Active(manager) => {
-                if policy.is_some() {
-                    let plan = Arc::clone(&shard.tiers.get(tier).plan);
-                    after_unlock.plan = Some((Arc::clone(&manager), plan));
-                }
-                return Ok(Some(Entered::Active(manager)));
+        if let Some(manager) = active {
+            if policy.is_some() {
+                let plan = Arc::clone(&shard.tiers.get(tier).plan);
+                after_unlock.plan = Some((Arc::clone(&manager), plan));
             }
-            Location::Idle { slot } => slot,
-            Location::Absent if purpose == Purpose::Look => {
+            return Ok(Some(Entered::Active(manager)));
+        }
+        let slot = match idle {
+            Some(slot) => slot,
+            None if purpose == Purpose::Look => {
                 return Ok(Some(Entered::Absent {
                     tier: Arc::clone(shard.tiers.get(tier)),
                     hold,
                     now,
                 }));
             }
-            Location::Absent => {
+            None => {
                 let Some(copies) = self.copies(entering) else {
                     return Ok(None);
                 };
