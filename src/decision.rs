@@ -177,11 +177,7 @@ impl Decision {
     /// the limit that would bind.
     #[must_use]
     pub fn denied_by(&self) -> Option<Limit> {
-        if self.allowed || self.paused {
-            None
-        } else {
-            Some(self.binding())
-        }
+        (!self.allowed && !self.paused).then(|| self.binding())
     }
 
     /// The index in the policy of the limit that [denied](Decision::denied_by), from 0; it distinguishes equal limits.

@@ -388,12 +388,12 @@ impl ReplyTerms {
         ensure(granted == 0 || first_fence > 0 && can_rise, fault)?;
         match stop {
             None => ensure(granted == asked, ReplyFault::NoStop { granted, asked })?,
-            Some(DeniedAsk { limit, .. }) => {
-                let stops = granted < asked || self.peeks;
+            Some(stop) => {
+                let (limit, stops) = (stop.limit, granted < asked || self.peeks);
                 ensure(stops, ReplyFault::StopsNothing { limit, asked })?;
+                self.check_stop(now, stop)?;
             }
         }
-        stop.map_or(Ok(()), |stop| self.check_stop(now, stop))?;
         self.check_readings(&reply.limits)?;
         reply.lost.iter().try_for_each(|&number| {
             let fault = ReplyFault::NotRenewed { number };

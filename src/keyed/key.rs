@@ -41,8 +41,11 @@ pub(super) type Active<K, H> = KeyEntry<K, Arc<Manager>, H>;
 
 impl<K: Hash + Eq, V, H: KeptHash> KeyEntry<K, V, H> {
     pub(super) fn new(hash: u64, key: K, value: V) -> Self {
-        let hash = H::keep(hash);
-        Self { key, value, hash }
+        Self {
+            key,
+            value,
+            hash: H::keep(hash),
+        }
     }
 
     #[inline(always)]
