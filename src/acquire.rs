@@ -1,19 +1,211 @@
-//! How a caller waits for a permit: as a future, or blocking its thread.
+//! How a caller requests a permit, and waits for it: as a future, or blocking its thread.
 
-mod blocking;
 mod future;
-mod request;
-mod reservation;
-mod run;
 mod ticket;
-mod try_shared;
 
-pub(crate) use self::blocking::{acquire as blocking_acquire, check_clock};
-pub use self::future::{Acquire, AcquireExplained, AcquireOwned};
-pub use self::request::PermitRequest;
-pub use self::reservation::Reservation;
-pub use self::run::Run;
-pub(crate) use self::ticket::OwnedTicket;
-#[cfg(feature = "http")]
-pub(crate) use self::ticket::random_up_to;
-pub use self::try_shared::TryAcquireShared;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use self::ticket::Ticket;
+use crate::contain_panic::contain_panic;
+use crate::core::request::Caller;
+use crate::error::AcquireError;
+use crate::manager::{Manager, RequestOptions};
+use crate::permit::Permit;
+use crate::priority::Priority;
+
+pub use self::future::{
+    Acquire, AcquireExplained, AcquireOwned, Reservation, Run, TryAcquireShared,
+};
+pub(crate) use self::ticket::{OwnedTicket, random_up_to};
+
+/// A request with more than a cost. `request()` of each limiter returns it. `T` is the target of the request: a
+/// [limiter](crate::Limiter::request), a [key of a keyed limiter](crate::KeyedLimiter::request), a [shared
+/// limiter](crate::SharedLimiter::request), or a [group](crate::LimiterGroup::request).
+///
+/// The options are the same for all. Below them, a block of methods for each target lists what its request can do, with the types
+/// of its answers: all can `acquire`, `try_acquire`, `check` and `run`; a limiter and a key can also `reserve` and
+/// `blocking_acquire`; a limiter has two more options, `ttl` and `jitter`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MaxConcurrency, Priority, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)).burst(3))?;
+/// let timeout = Duration::from_secs(5);
+/// let _permit = limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
+///
+/// // The next grant is a minute away, so the request fails at once, not after five seconds.
+/// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();
+/// assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A key with a timeout, and a group:
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Priority, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_secs(1)).burst(3))?;
+/// let request = per_host.request(&"a").cost(3).priority(Priority::HIGH).timeout(Duration::from_secs(5));
+/// let _permit = request.acquire().await?;
+///
+/// let places = Limiter::new(MaxConcurrency::new(8))?;
+/// let pace = Limiter::new(Throttle::every(Duration::from_secs(60)))?;
+/// let group = LimiterGroup::new([places.clone(), pace]);
+/// let request = || group.request().timeout(Duration::from_secs(5));
+/// assert_eq!(request().run(async { 6 * 7 }).await?, 42);
+/// // The next unit of the pace is a minute away, so the request fails at once, and takes no place.
+/// let error = request().await.unwrap_err();
+/// assert_eq!((error.member, error.retry_after()), (1, Some(Duration::from_secs(60))));
+/// assert_eq!(places.snapshot().in_flight, 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A key in a store, which is settled by its unit:
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::MemoryStore;
+/// use tollgate::{Priority, SharedLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = SharedLimiter::new(MemoryStore::new(), "model", "2 concurrent per request and 1000 tokens/min")?;
+/// let request = limiter.request().cost_of("tokens", 400).priority(Priority::HIGH).timeout(Duration::from_secs(5));
+/// let permit = request.acquire().await?;
+/// assert!(permit.settle_costs([("tokens", 250)])); // the store gets it in the background
+/// tokio::time::sleep(Duration::from_millis(1)).await;
+/// assert_eq!(limiter.limits().await?[1].remaining, 750);
+/// # Ok(())
+/// # }
+/// ```
+// Each target has its own block of methods instead of a trait, so that the signatures in the docs have plain types.
+#[derive(Clone)]
+#[must_use = "a request does nothing until it is awaited, or `acquire` is called"]
+pub struct PermitRequest<T> {
+    pub(crate) target: T,
+    pub(crate) options: RequestOptions,
+}
+
+impl<T> PermitRequest<T> {
+    #[inline]
+    pub(crate) fn new(target: T, cost: u64, caller: Caller) -> Self {
+        Self {
+            target,
+            options: RequestOptions::new(cost, caller),
+        }
+    }
+
+    setters! {
+        /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
+        /// to 1. `acquire` fails with any other number. See the [example](crate::PermitRequest#examples).
+        pub cost(units: u64) => options.cost = units;
+    }
+
+    /// Sets the cost in a unit that limits of the policy [count](crate::Counts::Unit), which has an example: 0 to the smallest
+    /// [capacity](crate::Limit::capacity) of these limits. A later number replaces an earlier one. A unit that no limit counts
+    /// changes nothing.
+    pub fn cost_of(mut self, unit: &str, cost: u64) -> Self {
+        self.options.set_cost_of(unit, cost);
+        self
+    }
+
+    setters! {
+        /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
+        pub priority(priority: Priority) => options.priority = priority;
+
+        /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
+        ///
+        /// A request fails at once if time alone shows that it cannot be granted in time. Time alone decides for rates, windows,
+        /// penalties and pauses with an end, behind up to 256 requests, if none of them gives up. A request waits if a release, the end
+        /// of a pause without a duration, or a shared store may grant it in time. Refunds and settlements, which may come later, are
+        /// not foreseen. A request that can be granted at the very end of its timeout is granted. See the
+        /// [example](crate::PermitRequest#examples).
+        pub timeout(timeout: Duration) => options.timeout = Some(timeout);
+    }
+}
+
+debug_fields! { [T] PermitRequest<T>, |request| options = request.options }
+
+/// Blocks the thread until the request is answered, so its ticket is never given up.
+#[track_caller]
+pub(crate) fn blocking_acquire(
+    manager: &Arc<Manager>,
+    mut options: RequestOptions,
+) -> Result<Permit, AcquireError> {
+    refuse_to_block_tasks();
+    check_clock()?;
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    if let Some(max) = options.jitter() {
+        thread::sleep(random_up_to(max));
+        options.forgo_jitter();
+    }
+    let mut ticket = Ticket::new(RequestOptions {
+        blocking: true,
+        ..options
+    });
+    loop {
+        if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
+            return answer;
+        }
+        let Some(id) = ticket.queued() else { continue };
+        // An answer that comes before the park leaves a token, so that the park returns at once.
+        match manager.run_due_on_blocked_thread(id) {
+            Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
+}
+
+/// Refuses the request if the time cannot be read. Tokio's clock panics in a thread whose thread-locals are gone, if a clock was
+/// ever paused in this process (with tokio's feature `test-util`).
+pub(crate) fn check_clock() -> Result<(), AcquireError> {
+    if Handle::try_current()
+        .err()
+        .is_none_or(|error| !error.is_thread_local_destroyed())
+    {
+        return Ok(());
+    }
+    let mut read = Err(AcquireError::NoRuntime);
+    contain_panic(|| {
+        Instant::now();
+        read = Ok(());
+    });
+    read
+}
+
+/// Panics if the thread drives tasks of a runtime. Blocking such a thread stops its tasks, possibly for ever. Only tokio knows
+/// which threads these are, and its own blocking calls panic there.
+///
+/// The check is made only inside a runtime. In the destructor of a thread-local, the thread-locals that tokio needs may be gone.
+/// Tokio would then panic, which aborts the process in a destructor.
+#[track_caller]
+fn refuse_to_block_tasks() {
+    if Handle::try_current().is_ok() {
+        drop(Mutex::const_new(()).blocking_lock());
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

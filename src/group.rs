@@ -1,7 +1,5 @@
 //! Several limiters that are acquired together.
 
-mod error;
-
 use std::future::{Future, pending};
 use std::panic::Location;
 use std::pin::{Pin, pin};
@@ -10,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
+use thiserror::Error;
 use tokio::task::coop;
 use tokio::time::Instant;
 
@@ -19,8 +18,6 @@ use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
 use crate::manager::{Awaited, Manager, RequestOptions, try_acquire_all};
 use crate::permit::Permit;
-
-pub use error::GroupError;
 
 /// How often a waiting group gives up its permit because another member denies. After that, the group acquires the members one
 /// after the other and keeps each permit.
@@ -526,7 +523,11 @@ impl PermitRequest<&LimiterGroup> {
     ) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
         let acquire = self.acquire();
         async move {
-            let permit = acquire.await.map_err(|error| error.map(RunError::from))?;
+            let permit = acquire.await.map_err(|refused| GroupError {
+                member: refused.member,
+                name: refused.name,
+                error: RunError::from(refused.error),
+            })?;
             if let Some(place) = permit.permits.iter().position(|permit| !permit.is_live()) {
                 return Err(permit.reclaimed(place)); // its TTL passed between its grant and this poll
             }
@@ -559,3 +560,52 @@ impl IntoFuture for PermitRequest<&LimiterGroup> {
 }
 
 debug_fields! { GroupAcquire }
+
+/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example. The error converts into the
+/// error of that limiter, without the index and the name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{} refused", display_member(*member, name.as_deref()))]
+pub struct GroupError<E> {
+    /// The index of the limiter in the [members](LimiterGroup::members), from 0.
+    pub member: usize,
+    /// The name of the limiter, if it has one.
+    pub name: Option<Arc<str>>,
+    /// Why the limiter refused.
+    #[source]
+    pub error: E,
+}
+
+macro_rules! of_the_member {
+    ($($error:ident),*) => {$(
+        /// Drops the index and the name of the limiter, for `?` in a function that returns the error of one limiter. To keep
+        /// them, return the [`GroupError`], or match on its fields.
+        impl From<GroupError<$error>> for $error {
+            fn from(refused: GroupError<$error>) -> Self {
+                refused.error
+            }
+        }
+
+        impl GroupError<$error> {
+            #[doc = concat!("[`", stringify!($error), "::retry_after`] of the limiter that refused; another one may need longer.")]
+            #[must_use]
+            pub const fn retry_after(&self) -> Option<Duration> {
+                self.error.retry_after()
+            }
+
+            #[doc = concat!("Whether the limiter that refused was closed. See [`", stringify!($error), "::is_closed`].")]
+            #[must_use]
+            pub const fn is_closed(&self) -> bool {
+                self.error.is_closed()
+            }
+        }
+    )*};
+}
+
+of_the_member!(AcquireError, TryAcquireError, RunError);
+
+fn display_member(member: usize, name: Option<&str>) -> String {
+    name.map_or_else(
+        || format!("limiter {member} of the group"),
+        |name| format!("the limiter `{name}`"),
+    )
+}

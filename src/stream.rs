@@ -1,20 +1,21 @@
 //! Streams and sinks whose items wait for permits.
 
-mod map_permitted;
-mod throttled;
-mod throttled_sink;
-mod with_permits;
-
+use std::fmt;
 use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use futures_core::Stream;
+use futures_core::{FusedStream, Stream};
+use futures_sink::Sink;
+use futures_util::future::Either;
+use futures_util::stream::{Fuse, FuturesOrdered, FuturesUnordered, StreamExt as _};
+use pin_project::pin_project;
+use thiserror::Error;
 
-pub use map_permitted::{ForEachPermitted, MapPermitted};
-pub use throttled::{Throttled, TryThrottled};
-pub use throttled_sink::{SinkError, SinkLimitExt, ThrottledSink};
-pub use with_permits::WithPermits;
-
+use crate::acquire::OwnedTicket;
+use crate::error::AcquireError;
 use crate::limiter::AnyLimiter;
+use crate::permit::Permit;
 
 /// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
@@ -70,7 +71,10 @@ pub trait StreamLimitExt: Stream + Sized {
         if let Err(no_rate) = limiter.handle().manager().check_rate() {
             panic!("{no_rate}");
         }
-        Throttled::new(self.with_permits(limiter))
+        Throttled {
+            items: self.with_permits(limiter),
+            error: None,
+        }
     }
 
     /// Delays items as [`StreamLimitExt::throttled`] does, and yields an error as the last item if the limiter refuses one.
@@ -102,7 +106,9 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn try_throttled(self, limiter: &impl AnyLimiter) -> TryThrottled<Self> {
-        TryThrottled::new(self.with_permits(limiter))
+        TryThrottled {
+            items: self.with_permits(limiter),
+        }
     }
 
     /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
@@ -132,7 +138,12 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn with_permits(self, limiter: &impl AnyLimiter) -> WithPermits<Self> {
-        WithPermits::new(self, limiter.handle().ticket(Location::caller()))
+        WithPermits {
+            source: self.fuse(),
+            item: None,
+            ticket: limiter.handle().ticket(Location::caller()),
+            refused: false,
+        }
     }
 
     /// Runs `work` on every item concurrently, and holds a permit of one unit for each future. The limiter bounds how many run at
@@ -178,7 +189,9 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future<Output = ()>,
     {
-        ForEachPermitted::new(self.map_permitted_unordered(limiter, work))
+        ForEachPermitted {
+            outputs: self.map_permitted_unordered(limiter, work),
+        }
     }
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs in the order of the items.
@@ -261,3 +274,478 @@ pub trait StreamLimitExt: Stream + Sized {
 }
 
 impl<S: Stream> StreamLimitExt for S {}
+
+/// A stream of items with permits. [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), which has an example,
+/// returns it.
+#[pin_project]
+#[must_use = "streams do nothing unless polled"]
+pub struct WithPermits<S: Stream> {
+    #[pin]
+    source: Fuse<S>,
+    /// The item that was taken from the source and waits for its permit.
+    item: Option<S::Item>,
+    ticket: OwnedTicket,
+    /// Whether the limiter has refused the item, which ends the stream.
+    refused: bool,
+}
+
+impl<S: Stream> WithPermits<S> {
+    /// Returns the source, and the item that was taken from it and still waits for its permit.
+    ///
+    /// ```
+    /// use futures_util::{StreamExt as _, stream};
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, StreamLimitExt as _};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    /// let mut items = stream::iter(1..=3).with_permits(&limiter);
+    /// let (first, _permit) = items.next().await.unwrap()?;
+    /// limiter.close();
+    /// assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::Closed);
+    /// assert!(items.next().await.is_none());
+    /// let (rest, waiting) = items.into_inner();
+    /// assert_eq!((first, waiting, rest.collect::<Vec<_>>().await), (1, Some(2), vec![3]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        (self.source.into_inner(), self.item)
+    }
+
+    /// Polls for an item, and for its permit by `ask`. `join` makes the output of both.
+    #[inline]
+    fn poll_item<P, R>(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        ask: impl FnOnce(&mut OwnedTicket, &mut Context<'_>) -> Poll<Result<P, AcquireError>>,
+        join: impl FnOnce(S::Item, P) -> R,
+    ) -> Poll<Option<Result<R, AcquireError>>> {
+        let this = self.project();
+        if *this.refused {
+            return Poll::Ready(None);
+        }
+        if this.item.is_none() {
+            *this.item = ready!(this.source.poll_next(cx));
+        }
+        if this.item.is_none() {
+            return Poll::Ready(None);
+        }
+        let asked = ready!(ask(this.ticket, cx));
+        *this.refused = asked.is_err();
+        Poll::Ready(match asked {
+            Ok(permit) => this.item.take().map(|item| Ok(join(item, permit))),
+            Err(refusal) => Some(Err(refusal)),
+        })
+    }
+
+    /// Polls for an item whose permit is released at once.
+    #[inline]
+    fn poll_throttled(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<S::Item, AcquireError>>> {
+        self.poll_item(cx, OwnedTicket::poll_spent, |item, ()| item)
+    }
+}
+
+impl<S: Stream> Stream for WithPermits<S> {
+    type Item = Result<(S::Item, Permit), AcquireError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_item(cx, OwnedTicket::poll, |item, permit| (item, permit))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.refused {
+            return (0, Some(0));
+        }
+        let waiting = usize::from(self.item.is_some());
+        let (lower, upper) = self.source.size_hint();
+        // A refused item ends the stream early. The lower bound assumes that no item is refused; a size hint need not be exact.
+        (
+            lower.saturating_add(waiting),
+            upper.and_then(|upper| upper.checked_add(waiting)),
+        )
+    }
+}
+
+impl<S: Stream> FusedStream for WithPermits<S> {
+    fn is_terminated(&self) -> bool {
+        self.refused || (self.source.is_done() && self.item.is_none())
+    }
+}
+
+// A derived impl would require the items to be `Debug`.
+debug_fields! {
+    [S: Stream + fmt::Debug] WithPermits<S>,
+    |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused
+}
+
+/// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
+#[pin_project]
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Throttled<S: Stream> {
+    #[pin]
+    items: WithPermits<S>,
+    error: Option<AcquireError>,
+}
+
+/// A stream at a limited rate, whose items are results.
+/// [`StreamLimitExt::try_throttled`](crate::StreamLimitExt::try_throttled), which has an example, returns it.
+#[pin_project]
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct TryThrottled<S: Stream> {
+    #[pin]
+    items: WithPermits<S>,
+}
+
+impl<S: Stream> TryThrottled<S> {
+    /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+impl<S: Stream> Throttled<S> {
+    /// Why the stream ended early; `None` if it did not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{StreamExt as _, stream};
+    /// use tollgate::{AcquireError, Limiter, StreamLimitExt as _, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_secs(1)))?;
+    /// let mut items = stream::iter(0..5).throttled(&limiter);
+    /// assert_eq!(items.next().await, Some(0));
+    /// limiter.close();
+    /// assert_eq!(items.next().await, None);
+    /// assert_eq!(items.error(), Some(&AcquireError::Closed));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn error(&self) -> Option<&AcquireError> {
+        self.error.as_ref()
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+impl<S: Stream> Stream for TryThrottled<S> {
+    type Item = Result<S::Item, AcquireError>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.project().items.poll_throttled(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+impl<S: Stream> Stream for Throttled<S> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        match ready!(this.items.as_mut().poll_throttled(cx)) {
+            Some(Ok(item)) => Poll::Ready(Some(item)),
+            Some(Err(error)) => {
+                this.items.ticket.tell_stream_ended(&error);
+                *this.error = Some(error);
+                Poll::Ready(None)
+            }
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+impl<S: Stream> FusedStream for TryThrottled<S> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated()
+    }
+}
+
+impl<S: Stream> FusedStream for Throttled<S> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated()
+    }
+}
+
+/// The outputs of concurrent work under permits. [`StreamLimitExt::map_permitted`](crate::StreamLimitExt::map_permitted) and
+/// [`StreamLimitExt::map_permitted_unordered`](crate::StreamLimitExt::map_permitted_unordered), which have examples, return it.
+#[pin_project]
+#[must_use = "streams do nothing unless polled"]
+pub struct MapPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    items: WithPermits<S>,
+    work: W,
+    running: Running<F>,
+    /// The error that is yielded after the outputs of the running work.
+    error: Option<AcquireError>,
+}
+
+type Running<F> = Either<FuturesOrdered<Permitted<F>>, FuturesUnordered<Permitted<F>>>;
+
+impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
+    fn new(items: WithPermits<S>, work: W, in_order: bool) -> Self {
+        let running = if in_order {
+            Either::Left(FuturesOrdered::new())
+        } else {
+            Either::Right(FuturesUnordered::new())
+        };
+        Self {
+            items,
+            work,
+            running,
+            error: None,
+        }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Work that still runs is dropped. See
+    /// [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+fn count<F: Future>(running: &Running<F>) -> usize {
+    match running {
+        Either::Left(running) => running.len(),
+        Either::Right(running) => running.len(),
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> Stream for MapPermitted<S, W, F> {
+    type Item = Result<F::Output, AcquireError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        loop {
+            // Outputs come before the next item, which may wait for a permit that one of them releases.
+            let output = Pin::new(&mut *this.running).poll_next(cx);
+            if let Poll::Ready(Some(output)) = output {
+                return Poll::Ready(Some(Ok(output)));
+            }
+            if this.items.is_terminated() {
+                return output.map(|_nothing_runs| this.error.take().map(Err));
+            }
+            match ready!(this.items.as_mut().poll_next(cx)) {
+                Some(Ok((item, permit))) => {
+                    let work = (this.work)(item);
+                    let permitted = Permitted {
+                        work,
+                        _permit: permit,
+                    };
+                    match this.running {
+                        Either::Left(running) => running.push_back(permitted),
+                        Either::Right(running) => running.push(permitted),
+                    }
+                }
+                Some(Err(error)) => *this.error = Some(error),
+                None => {}
+            }
+        }
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future> FusedStream for MapPermitted<S, W, F> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated() && count(&self.running) == 0 && self.error.is_none()
+    }
+}
+
+debug_fields! {
+    [S: Stream + fmt::Debug, W, F: Future] MapPermitted<S, W, F>,
+    |outputs| items = outputs.items, running = count(&outputs.running)
+}
+
+/// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.
+#[pin_project]
+struct Permitted<F> {
+    #[pin]
+    work: F,
+    _permit: Permit,
+}
+
+impl<F: Future> Future for Permitted<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().work.poll(cx)
+    }
+}
+
+/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
+/// example, returns it.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct ForEachPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    outputs: MapPermitted<S, W, F>,
+}
+
+impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
+    ///
+    /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
+    /// [`WithPermits::into_inner`](crate::WithPermits::into_inner) for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.outputs.into_inner()
+    }
+}
+
+impl<S: Stream, W: FnMut(S::Item) -> F, F: Future<Output = ()>> Future
+    for ForEachPermitted<S, W, F>
+{
+    type Output = Result<(), AcquireError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outputs = self.project().outputs;
+        loop {
+            match ready!(outputs.as_mut().poll_next(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+debug_fields! { [S: Stream + fmt::Debug, W, F: Future] ForEachPermitted<S, W, F>, |future| outputs = future.outputs }
+
+/// Rate limits for any [`Sink`].
+pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
+    /// Delays each item until the limiter grants one unit, and releases the permit at once. (A type that is both a stream and
+    /// a sink can have both sides limited: [`throttled`](crate::StreamLimitExt::throttled) limits its stream.)
+    ///
+    /// The sink is ready when the inner sink is ready and the limiter has then granted a unit. So a blocked sink uses no unit.
+    /// Flushing and closing go to the inner sink, without a permit.
+    ///
+    /// Use it for rates: no permit is held, so a [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here. While the policy has no
+    /// other limit, each item is refused with [`AcquireError::NoRate`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping a future that sends loses no unit: a granted unit is kept for the next item. Dropping the sink leaves the
+    /// limiter's queue.
+    ///
+    /// # Errors
+    ///
+    /// A [`SinkError`], if the limiter refused an item or the inner sink failed. After a refusal the item was not sent, and the
+    /// sink can be used again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{SinkExt as _, sink};
+    /// use tollgate::{AcquireError, Limiter, SinkError, SinkLimitExt as _, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(100)))?;
+    /// let mut items = Box::pin(sink::drain().throttled_sink(&limiter));
+    /// let start = tokio::time::Instant::now();
+    /// for item in 0..5 {
+    ///     items.send(item).await?;
+    /// }
+    /// assert_eq!(start.elapsed(), Duration::from_millis(400));
+    ///
+    /// limiter.close();
+    /// assert_eq!(items.send(5).await.unwrap_err(), SinkError::Refused(AcquireError::Closed));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn throttled_sink(self, limiter: &impl AnyLimiter) -> ThrottledSink<Self> {
+        ThrottledSink {
+            inner: self,
+            ticket: limiter.handle().ticket(Location::caller()),
+            granted: false,
+        }
+    }
+}
+
+impl<Item, S: Sink<Item>> SinkLimitExt<Item> for S {}
+
+/// A sink at a limited rate. [`SinkLimitExt::throttled_sink`], which has an example, returns it.
+#[pin_project]
+#[derive(Debug)]
+#[must_use = "sinks do nothing unless polled"]
+pub struct ThrottledSink<S> {
+    #[pin]
+    inner: S,
+    ticket: OwnedTicket,
+    /// Whether a unit has been granted for the next item.
+    granted: bool,
+}
+
+/// Why a [throttled sink](SinkLimitExt::throttled_sink), which has an example, did not take an item.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SinkError<E> {
+    /// The limiter refused the item with an error of [`Limiter::acquire`](crate::Limiter::acquire), or with
+    /// [`AcquireError::NoRate`] for a policy of only concurrency.
+    #[error("the limiter refused the item")]
+    Refused(#[source] AcquireError),
+    /// The inner sink failed.
+    #[error("the sink failed")]
+    Sink(#[source] E),
+    /// `start_send` was called before `poll_ready` had returned that the sink is ready.
+    #[error("the sink was not ready for an item; call poll_ready first")]
+    NotReady,
+}
+
+impl<S> ThrottledSink<S> {
+    /// The inner sink.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns the inner sink.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<Item, S: Sink<Item>> Sink<Item> for ThrottledSink<S> {
+    type Error = SinkError<S::Error>;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let this = self.project();
+        ready!(this.inner.poll_ready(cx)).map_err(SinkError::Sink)?;
+        if !*this.granted {
+            ready!(this.ticket.poll_spent(cx)).map_err(SinkError::Refused)?;
+            *this.granted = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, item: Item) -> Result<(), Self::Error> {
+        let this = self.project();
+        if !std::mem::take(this.granted) {
+            return Err(SinkError::NotReady);
+        }
+        this.inner.start_send(item).map_err(SinkError::Sink)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.project().inner.poll_flush(cx).map_err(SinkError::Sink)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.project().inner.poll_close(cx).map_err(SinkError::Sink)
+    }
+}

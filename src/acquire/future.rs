@@ -1,18 +1,22 @@
-//! The futures of a request that waits.
+//! The futures that callers await: a request that waits, work under a permit, a turn taken before it is awaited, and a request to a
+//! store that does not wait for its turn.
 
+use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
+use pin_project::pin_project;
 use tokio::task::coop;
 
-use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
+use super::ticket::{OwnedTicket, Ticket, TicketStage, deliver, polled_after_completion};
 use crate::core::queue::WaiterId;
-use crate::core::request::{Caller, Refused};
+use crate::core::request::{Caller, Refused, RefusedRequest};
 use crate::core::schedule::Enqueued;
-use crate::error::AcquireError;
-use crate::manager::{Manager, RequestOptions, TimedGrant};
+use crate::error::{AcquireError, RunError, TryAcquireError};
+use crate::manager::{Manager, RequestOptions, TimedGrant, Watch};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
@@ -261,6 +265,294 @@ impl Future for AcquireExplained {
         };
         progress.made_progress();
         Poll::Ready(explained)
+    }
+}
+
+/// A future that runs under a permit: [`Limiter::run`](crate::Limiter::run), which has an example, returns it.
+/// [`KeyedLimiter::run`](crate::KeyedLimiter::run) returns one whose permit is acquired by key.
+///
+/// # Cancel safety
+///
+/// Dropping it drops the future inside, and then releases the permit or leaves the queue.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct Run<F, A = AcquireOwned> {
+    /// Dropped before the permit, so that the place is free only when the work is really over.
+    #[pin]
+    work: Option<F>,
+    held: Option<UnderPermit>,
+    #[pin]
+    acquire: A,
+}
+
+struct UnderPermit {
+    /// Completes when the permit is reclaimed. `None` if the permit has no TTL.
+    reclaimed: Option<Watch>,
+    permit: Permit,
+}
+
+impl<F, A> Run<F, A> {
+    pub(crate) fn new(acquire: A, work: F) -> Self {
+        Self {
+            work: Some(work),
+            held: None,
+            acquire,
+        }
+    }
+}
+
+impl UnderPermit {
+    /// Whether the permit is still live. If it is, the task is woken when it is reclaimed.
+    fn poll_live(&mut self, cx: &mut Context<'_>) -> bool {
+        self.reclaimed
+            .as_mut()
+            .is_none_or(|reclaimed| Pin::new(reclaimed).poll(cx).is_pending())
+    }
+}
+
+impl<F: Future, A: Future<Output = Result<Permit, AcquireError>>> Future for Run<F, A> {
+    type Output = Result<F::Output, RunError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let mut outcome = None;
+        if this.held.is_none() {
+            match ready!(this.acquire.poll(cx)) {
+                // If its TTL passed between the grant and this poll, the future is not polled.
+                Ok(permit) if !permit.is_live() => {
+                    outcome = Some(Err(RunError::Reclaimed { id: permit.id() }));
+                }
+                Ok(permit) => {
+                    *this.held = Some(UnderPermit {
+                        reclaimed: permit.watch_reclaim(),
+                        permit,
+                    });
+                }
+                Err(error) => outcome = Some(Err(error.into())),
+            }
+        }
+        if let (Some(work), Some(held)) = (this.work.as_mut().as_pin_mut(), &mut *this.held) {
+            match work.poll(cx) {
+                Poll::Ready(output) => outcome = Some(Ok(output)),
+                Poll::Pending if held.poll_live(cx) => return Poll::Pending,
+                Poll::Pending => {
+                    outcome = Some(Err(RunError::Reclaimed {
+                        id: held.permit.id(),
+                    }));
+                }
+            }
+        }
+        this.work.set(None);
+        *this.held = None;
+        Poll::Ready(outcome.expect("a run future was polled after it had completed"))
+    }
+}
+
+debug_fields! {
+    [F, A: std::fmt::Debug] Run<F, A>,
+    |run| acquire = run.acquire, permit = run.held.as_ref().map(|held| &held.permit)
+}
+
+/// A place in the queue that is taken now, and used later: [`Limiter::reserve`](crate::Limiter::reserve) returns it.
+///
+/// A reservation has joined the queue already; an [`Acquire`](crate::Acquire) joins it at its first poll. So later requests queue
+/// behind the reservation (unless their priority is higher), and its turn is known. Await it for the permit. To cancel it, drop
+/// it: its units go to the next request.
+///
+/// A permit counts as in use from its grant on, also before the reservation is awaited: see
+/// [`Acquire`](crate::Acquire#when-it-is-not-polled).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)))?;
+/// let first = limiter.reserve()?;
+/// let second = limiter.reserve()?;
+/// let third = limiter.reserve()?;
+/// assert_eq!((first.ready_in(), third.ready_in()), (Some(Duration::ZERO), Some(Duration::from_secs(120))));
+///
+/// drop(second); // too late for it
+/// assert_eq!(third.ready_in(), Some(Duration::from_secs(60)));
+/// let start = tokio::time::Instant::now();
+/// let _permits = (first.await?, third.await?);
+/// assert_eq!(start.elapsed(), Duration::from_secs(60));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a reservation is cancelled when it is dropped"]
+pub struct Reservation {
+    waiting: Option<OwnedTicket>,
+    /// A permit that was granted at once.
+    granted: Option<Permit>,
+}
+
+impl Reservation {
+    pub(crate) fn new(
+        manager: Arc<Manager>,
+        options: RequestOptions,
+    ) -> Result<Self, AcquireError> {
+        let mut waiting = OwnedTicket::new(manager, options);
+        let OwnedTicket {
+            manager, ticket, ..
+        } = &mut waiting;
+        match ticket.poll_with(manager, Waker::noop()) {
+            Poll::Ready(answer) => answer.map(Self::granted),
+            Poll::Pending => Ok(Self {
+                waiting: Some(waiting),
+                granted: None,
+            }),
+        }
+    }
+
+    pub(crate) fn granted(permit: Permit) -> Self {
+        Self {
+            waiting: None,
+            granted: Some(permit),
+        }
+    }
+
+    /// Restarts the TTL of its permit, so that the permit is live when it is delivered. Returns whether it has a live permit.
+    pub(crate) fn renew(&self) -> bool {
+        self.granted.as_ref().is_some_and(Permit::renew)
+    }
+
+    /// The permit of a reservation that was made by [`Reservation::granted`].
+    pub(crate) fn keep(mut self) -> Permit {
+        self.granted.take().expect("it is kept once")
+    }
+
+    /// The time until its turn, as far as is known now. Zero if the permit was granted. `None` if the turn waits for a release or
+    /// a resume, because their time is unknown.
+    ///
+    /// It is exact if no request with a higher priority comes and none leaves, with up to 64 requests ahead; with more it is a lower
+    /// bound. See the [type's example](Reservation#examples).
+    #[must_use]
+    pub fn ready_in(&self) -> Option<Duration> {
+        let waiting = self
+            .waiting
+            .as_ref()
+            .and_then(|waiting| Some((&waiting.manager, waiting.ticket.queued()?)));
+        waiting.map_or(Some(Duration::ZERO), |(manager, id)| {
+            manager.ask(|outlook, now| {
+                let turn = outlook.turn_of(now, id).known()?;
+                Some(turn.duration_since(now))
+            })
+        })
+    }
+}
+
+impl Future for Reservation {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(permit) = self.granted.take() {
+            return Poll::Ready(Ok(permit));
+        }
+        let Some(waiting) = &mut self.waiting else {
+            polled_after_completion()
+        };
+        let answer = ready!(waiting.poll(cx));
+        self.waiting = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(permit) = self.granted.take() {
+            _ = permit.refund();
+        }
+    }
+}
+
+debug_fields! { Reservation, |reservation| ready_in = reservation.ready_in() }
+
+/// A request to a store. It waits for the reply, but not for its turn.
+/// [`SharedLimiter::try_acquire`](crate::SharedLimiter::try_acquire) returns it.
+///
+/// # Cancel safety
+///
+/// Dropping it loses nothing: units that the store has granted are returned to it.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct TryAcquireShared(OwnedTicket);
+
+impl TryAcquireShared {
+    pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
+        Self(OwnedTicket::new(manager, options))
+    }
+
+    /// The answer, with the status of each limit at that instant.
+    pub(crate) async fn explained(mut self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        self.0.ticket.options.ask_for_explanation();
+        match poll_fn(|cx| self.poll_refusable(cx)).await {
+            Ok(permit) => {
+                let channel = self.0.manager.out_channel();
+                let limits = channel.take_explanation(permit.fence());
+                (Ok(permit), limits)
+            }
+            Err((error, limits)) => (Err(error), limits),
+        }
+    }
+
+    /// Polls for the answer. A denial has the status of each limit, if the request asked for it.
+    fn poll_refusable(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Permit, (TryAcquireError, Vec<LimitStatus>)>> {
+        // A task that is denied in a loop must yield to other tasks. The loop may await nothing else.
+        let progress = ready!(coop::poll_proceed(cx));
+        let answer = ready!(self.advance(cx.waker()));
+        progress.made_progress();
+        Poll::Ready(answer.map_err(|refused| refusal(*refused)))
+    }
+
+    /// Sends the request to the manager, and reads its answer.
+    fn advance(&mut self, waker: &Waker) -> Poll<Result<Permit, Refused>> {
+        let OwnedTicket {
+            manager, ticket, ..
+        } = &mut self.0;
+        let (cost, mut granted) = (ticket.options.cost, TimedGrant::NOTHING);
+        if let TicketStage::New = ticket.stage {
+            let store = manager.at_store();
+            let tried = store.try_acquire(&ticket.options, waker, &mut granted);
+            let Ok(Enqueued::Queued(id)) = tried else {
+                ticket.stage = TicketStage::Done;
+                return Poll::Ready(tried.map(|_granted| Permit::new(manager, granted, cost)));
+            };
+            ticket.stage = TicketStage::Queued(id);
+        }
+        match ticket.advance(manager, waker, &mut granted) {
+            Ok(Enqueued::Queued(_)) => Poll::Pending,
+            answer => Poll::Ready(answer.map(|_granted| Permit::new(manager, granted, cost))),
+        }
+    }
+}
+
+/// The error of a refused request, with the status of each limit if it is a denial.
+fn refusal(
+    RefusedRequest { error, limits }: RefusedRequest,
+) -> (TryAcquireError, Vec<LimitStatus>) {
+    match error {
+        AcquireError::TimedOut {
+            decision: Some(decision),
+            ..
+        } => (TryAcquireError::Denied(*decision), limits),
+        error => (TryAcquireError::without_decision(error), Vec::new()),
+    }
+}
+
+impl Future for TryAcquireShared {
+    type Output = Result<Permit, TryAcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.poll_refusable(cx));
+        Poll::Ready(answer.map_err(|(error, _)| error))
     }
 }
 

@@ -302,7 +302,7 @@ impl OwnedTicket {
         checked
     }
 
-    /// Reports that the stream of this ticket has ended early.
+    /// Reports to the observers that the stream of this ticket has ended early, because the stream does not yield the error.
     #[cold]
     pub(crate) fn tell_stream_ended(&self, error: &AcquireError) {
         let requested_in = self.ticket.options.caller;

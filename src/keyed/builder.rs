@@ -13,13 +13,12 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
-use super::idle::{KeptHash, is_plain};
+use super::key::{KeptHash, is_plain};
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
 use super::shards::{Shards, WhenFull};
-use super::shared::KeyedShared;
+use super::shared::{KeyedShared, TierOf, Tiers};
 use super::table::{AnyTable, KeyTable};
-use super::tier::{TierOf, Tiers};
 use crate::builder::{shared_options, since_epoch};
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;

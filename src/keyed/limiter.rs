@@ -12,9 +12,8 @@ use std::time::Duration;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::idle::KeyRef;
+use super::key::{KeyRef, KeySnapshot};
 use super::shard::Change;
-use super::snapshot::KeySnapshot;
 use super::table::{Admitted, AnyTable, with_table};
 use crate::acquire::{
     AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run, blocking_acquire, check_clock,

@@ -4,10 +4,11 @@
 //! flight, or while its limiter is held. An active key has a manager like any limiter; for plain places the manager is little
 //! more than a word until a request waits. The key becomes idle again when the manager is no longer needed.
 //!
-//! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`].
-//! Removed keys are collected in [`Removed`] and dropped when no lock is held.
-
-mod change;
+//! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone`: for [`Shard::snapshots`], and
+//! for the observers of the keys that a change makes active. Removed keys are collected in [`Removed`] and dropped when no lock is
+//! held.
+//!
+//! A [`Change`] is for all keys: the known ones, and those that become known later.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -15,21 +16,23 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 
 use foldhash::quality::SeedableRandomState;
 
-use super::idle::{Active, Idle, KeptHash, KeyEntry, KeyRef};
-use super::idle_state::{IdleKey, IdleState, KeyWord};
+use super::key::{
+    Active, Idle, IdleKey, IdleState, KeptHash, KeyEntry, KeyRef, KeySnapshot, KeyWord,
+};
 use super::probing::Probing;
-use super::snapshot::KeySnapshot;
-use super::tier::Tiers;
+use super::shared::{KeyedShared, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
+use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
-use crate::core::suspension::AllKeysHold;
-use crate::manager::{AtRest, Clock, FinalTotals, Manager};
+use crate::core::schedule::Schedule;
+use crate::core::suspension::{AllKeysHold, PauseScope};
+use crate::lock::Lock;
+use crate::manager::{AtRest, Clock, FinalTotals, Manager, Unapplied};
+use crate::observe::Observers;
 use crate::snapshot::KeyTotals;
 use crate::strategy::{Moment, Strategy};
-
-pub(super) use self::change::{Change, Changed, Changes};
 
 /// A shard. The fields that a grant to an idle key needs come first, next to the lock.
 #[derive(Debug)]
@@ -75,13 +78,6 @@ pub(super) struct Samples {
 thread_local! {
     /// How many active keys were checked in this thread.
     pub(super) static CHECKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// Where a key is.
-pub(super) enum Location {
-    Idle { slot: usize },
-    Active(Arc<Manager>),
-    Absent,
 }
 
 /// The result of a look at the keys of one shard.
@@ -211,16 +207,18 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         totals
     }
 
-    /// Finds a key. The `Eq` of keys runs here; nothing has changed when it panics.
-    pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
+    /// Finds a key: the manager of an active one, or else the slot of an idle one. The `Eq` of keys runs here; nothing has changed
+    /// when it panics.
+    pub(super) fn find(
+        &self,
+        hash: u64,
+        key: &(impl KeyRef<K> + ?Sized),
+    ) -> (Option<Arc<Manager>>, Option<usize>) {
         let active = self.active.find(hash, |active| active.is(hash, key));
         if let Some(active) = active.and_then(|slot| self.active.get(slot)) {
-            return Location::Active(Arc::clone(&active.value));
+            return (Some(Arc::clone(&active.value)), None);
         }
-        match self.idle.find(hash, |idle| idle.is(hash, key)) {
-            Some(slot) => Location::Idle { slot },
-            None => Location::Absent,
-        }
+        (None, self.idle.find(hash, |idle| idle.is(hash, key)))
     }
 
     /// The state of an idle key.
@@ -466,11 +464,222 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 }
 
+/// A change to all keys.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    /// Waiting requests are served if `drains` is set.
+    Close {
+        drains: bool,
+    },
+    /// A pause of this many nanoseconds.
+    Pause(u64),
+    Resume,
+    SetPlan(Arc<Plan>, UsageCarryOver),
+}
+
+/// The order of the changes to all keys.
+///
+/// A change goes to one shard after the other, and several may be under way in different threads. Each shard applies all changes
+/// that are under way in the order of their numbers, in the thread that reaches it first. So the keys of all shards end in the
+/// same state.
+#[derive(Debug, Default)]
+pub(super) struct Changes(Lock<ChangeLog>);
+
+#[derive(Debug, Default)]
+struct ChangeLog {
+    /// The number of the latest change.
+    latest: u64,
+    under_way: Vec<(u64, Change)>,
+}
+
+impl Changes {
+    /// Records that a change is under way. Returns its number.
+    pub(super) fn begin(&self, change: Change) -> u64 {
+        let mut log = self.0.lock();
+        log.latest += 1;
+        let number = log.latest;
+        log.under_way.push((number, change));
+        number
+    }
+
+    /// The changes after this number that a shard may not have applied yet.
+    pub(super) fn after(&self, number: u64) -> Vec<(u64, Change)> {
+        self.0
+            .lock()
+            .under_way
+            .iter()
+            .filter(|change| change.0 > number)
+            .cloned()
+            .collect()
+    }
+
+    /// Records that all shards have applied this change.
+    pub(super) fn end(&self, number: u64) {
+        self.0.lock().under_way.retain(|change| change.0 != number);
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> Shard<K, W, H> {
+    /// Applies a change to all keys of the shard. Adds the work that the caller must do when it holds no lock, because it runs
+    /// foreign code: the drop of the removed keys, and the rest of the change of each manager.
+    pub(super) fn change(
+        &mut self,
+        change: &Change,
+        shared: &KeyedShared<K>,
+        removed: &mut Removed<K>,
+        unapplied: &mut Vec<(Arc<Manager>, Unapplied)>,
+    ) {
+        let now = self.clock.now();
+        if !matches!(change, Change::Resume) {
+            self.remove_unused_words(removed);
+        }
+        match change {
+            Change::Close { drains } => {
+                self.hold.get_or_insert_default().closed = true;
+                self.change_managers(change, unapplied, |schedule, now, effects| {
+                    schedule.close(now, *drains, effects);
+                });
+            }
+            Change::Pause(nanos) => {
+                let hold = self.hold.get_or_insert_default();
+                hold.paused_until = hold.paused_until.max(Some(now.plus(*nanos)));
+                self.change_managers(change, unapplied, |schedule, now, effects| {
+                    let until = now.plus(*nanos);
+                    schedule.pause(now, PauseScope::AllKeys, until, effects);
+                });
+            }
+            Change::Resume => {
+                if let Some(hold) = &mut self.hold {
+                    hold.paused_until = None;
+                }
+                self.hold_at(now);
+                self.change_managers(change, unapplied, |schedule, now, effects| {
+                    schedule.resume(now, PauseScope::AllKeys, effects);
+                });
+            }
+            Change::SetPlan(plan, carry) => {
+                let former = self.tiers.replace_own(plan.deep_clone());
+                let own = Arc::clone(&self.tiers.own().plan);
+                self.change_managers(change, unapplied, |schedule, now, effects| {
+                    schedule.set_plan(now, Arc::clone(&own), *carry, effects);
+                });
+                self.plan = self.tiers.fits(0).then(|| Arc::clone(plan));
+                if self.plan.is_some() {
+                    self.change_idle(&former.plan, *carry, now);
+                } else {
+                    self.activate_all(&former.plan, *carry, now, shared, removed);
+                }
+            }
+        }
+    }
+
+    /// Removes the keys whose manager is one word with all places free. A change would allocate the state behind that word.
+    fn remove_unused_words(&mut self, removed: &mut Removed<K>) {
+        for slot in (0..self.active.slots()).rev() {
+            if let Some(last) = self
+                .unshared(slot)
+                .and_then(|manager| manager.active_key().unused_word())
+            {
+                let key = self.remove_active(slot, last, removed);
+                removed.key(key.map(|(_, key)| key));
+            }
+        }
+    }
+
+    /// Applies this change to each manager.
+    fn change_managers(
+        &self,
+        change: &Change,
+        unapplied: &mut Vec<(Arc<Manager>, Unapplied)>,
+        input: impl Fn(&mut Schedule, Moment, &mut Effects),
+    ) {
+        for manager in self.active.iter().map(|active| &active.value) {
+            let key = manager.active_key();
+            if matches!(change, Change::Resume) && key.is_only_a_word() {
+                continue; // it was never paused
+            }
+            let rest = key.change_later(&input);
+            unapplied.extend(rest.map(|rest| (Arc::clone(manager), rest)));
+        }
+    }
+
+    /// Carries over the usage of all idle keys.
+    fn change_idle(&mut self, former: &Arc<Plan>, carry: UsageCarryOver, now: Moment) {
+        for idle in self.idle.iter_mut() {
+            let state = IdleState {
+                plan: former,
+                words: &mut idle.value,
+            };
+            let gate = state.gate(0, now);
+            idle.value = self.tiers.carry_over(gate, 0, carry, now);
+        }
+    }
+
+    /// Makes all idle keys active, because their states do not fit into words any more. Reset ones are removed.
+    fn activate_all(
+        &mut self,
+        former: &Arc<Plan>,
+        carry: UsageCarryOver,
+        now: Moment,
+        shared: &KeyedShared<K>,
+        removed: &mut Removed<K>,
+    ) {
+        let hold = self.hold_at(now);
+        for mut idle in std::mem::replace(&mut self.idle, Probing::new()).into_entries() {
+            let hash = idle.hash(&self.hasher);
+            let state = IdleState {
+                plan: former,
+                words: &mut idle.value,
+            };
+            let mut gate = state.gate(self.fence, now);
+            let key = idle.key;
+            gate.set_plan(Arc::clone(&self.tiers.own().plan), now, carry);
+            if gate.limits().reset_at(now) <= now {
+                removed.key(Some(key));
+                continue;
+            }
+            let mut observer = Observers::NONE;
+            contain_panic(|| observer = shared.observers.of_key(Some(&key)));
+            let common = Arc::clone(self.tiers.own());
+            let number = shared.next_number();
+            let manager = Manager::of_key(common, number, gate, &self.clock, observer, hold);
+            self.insert_active(hash, key, manager);
+        }
+    }
+}
+
 /// The slot that is checked after this one. A removal moves keys from later slots, which were just checked, to earlier ones.
 fn before(slot: usize, slots: usize) -> usize {
     if 0 < slot && slot <= slots {
         slot - 1
     } else {
         slots.saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_finds_each_change_until_all_have_it_in_order() {
+        let changes = Changes::default();
+        let [pause, resume] =
+            [Change::Pause(1), Change::Resume].map(|change| changes.begin(change));
+        let numbers = |after| {
+            changes
+                .after(after)
+                .iter()
+                .map(|change| change.0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (numbers(0), numbers(pause), numbers(resume)),
+            (vec![pause, resume], vec![resume], vec![])
+        );
+        changes.end(resume);
+        assert_eq!(numbers(0), [pause]);
+        changes.end(pause);
+        assert_eq!(numbers(0), [0_u64; 0]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use foldhash::quality::SeedableRandomState;
 
-use super::idle::KeptHash;
+use super::key::KeptHash;
 use super::shard::{Removed, Samples, Shard};
 use crate::strategy::Moment;
 

@@ -1,18 +1,16 @@
 //! The implementation of a keyed limiter: finds a key, creates it, gives it a manager, and decides.
 
-mod enter;
-
 use std::hash::Hash;
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::idle::{KeptHash, KeyRef};
-use super::idle_state::{IdleKey, IdleState};
-use super::shard::{Change, Changed, Changes};
-use super::shards::Shards;
+use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
+use super::shard::{Change, Changes, Removed, Shard};
+use super::shards::{ON_THE_WAY, Shards};
 use super::shared::KeyedShared;
-use super::snapshot::KeySnapshot;
 use crate::carry_over::UsageCarryOver;
+use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
 use crate::core::request::{Caller, Costs};
@@ -22,6 +20,7 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::event::EventKind;
 use crate::manager::{Manager, PerPlan, RequestOptions};
+use crate::observe::Observers;
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus};
@@ -65,6 +64,32 @@ pub(super) enum Admitted {
     Granted(Permit),
     /// The key is active: its manager decides.
     ToManager(Arc<Manager>),
+}
+
+/// A call for a key that is about to visit the key's shard.
+struct Entering<'a, K, Q: ?Sized> {
+    key: &'a Q,
+    hash: u64,
+    policy: Option<Policy>,
+    purpose: Purpose,
+    /// `None` until they are needed.
+    copies: Option<Copies<K>>,
+}
+
+/// The copies that a new key and a new manager take.
+struct Copies<K> {
+    key: Option<K>,
+    observer: Observers,
+}
+
+/// Work that runs foreign code, so it is done after the shard is unlocked.
+struct AfterUnlock<K> {
+    evicted: Option<(K, Moment)>,
+    /// The plan that a manager uses from now on.
+    plan: Option<(Arc<Manager>, Arc<Plan>)>,
+    /// The former and the present policy of a key whose tier has changed while it was idle.
+    changed: Option<Box<[Policy; 2]>>,
+    removed: Removed<K>,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K, W, H> {
@@ -345,10 +370,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     pub(super) fn change(&self, change: Change) {
         let number = self.changes.begin(change);
         for index in (0..self.shards.count()).rev() {
-            let mut changed = Changed::nothing();
+            let (mut removed, mut unapplied) = (Removed::default(), Vec::new());
             self.shards.change(index, |shard| {
                 for (number, change) in self.changes.after(shard.changes) {
-                    shard.change(&change, &self.shared, &mut changed);
+                    shard.change(&change, &self.shared, &mut removed, &mut unapplied);
                     shard.changes = number;
                 }
                 if index == 0 {
@@ -357,7 +382,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                         .store(shard.plan.is_some(), Relaxed);
                 }
             });
-            changed.follow_up();
+            removed.discard();
+            for (manager, unapplied) in unapplied {
+                unapplied.apply(&manager);
+                contain_panic(|| drop(manager)); // perhaps the last handle
+            }
         }
         self.changes.end(number);
     }
@@ -396,6 +425,211 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         Gate::new(Arc::clone(&shard.tiers.own().plan), now, false)
             .limits()
             .decide(now, 0, Costs::plain(1))
+    }
+
+    /// Finds a key with its present tier. If the key is idle, calls `ask`; if `ask` returns `None`, the key becomes active. Also
+    /// checks a few keys for removal.
+    ///
+    /// The only foreign code under the lock is `Eq`, before anything has changed. So if the code of a new key is foreign, the
+    /// copies that the key needs are made between two visits of the shard. `ask` may be called at each visit.
+    fn enter<Q: KeyRef<K> + ?Sized, R>(
+        &self,
+        key: &Q,
+        purpose: Purpose,
+        mut ask: impl FnMut(IdleKey<'_>) -> Option<R>,
+    ) -> Result<Entered<R>, AcquireError> {
+        let policy = self
+            .shared
+            .tier_of
+            .as_ref()
+            .map(|tier_of| tier_of(&key.to_key()));
+        let mut entering = Entering {
+            key,
+            hash: self.shards.hash(key),
+            policy,
+            purpose,
+            copies: None,
+        };
+        loop {
+            let mut after_unlock = AfterUnlock {
+                evicted: None,
+                plan: None,
+                changed: None,
+                removed: Removed::default(),
+            };
+            let mut shard = self.shards.lock(entering.hash);
+            let now = shard.clock.now();
+            let entered =
+                self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
+            drop(shard);
+            self.follow_up(key, now, after_unlock);
+            if let Some(entered) = entered? {
+                return Ok(entered);
+            }
+            entering.copies = Some(self.new_copies(key.to_key()));
+        }
+    }
+
+    /// One visit of [`KeyTable::enter`]. `None` if copies are needed but not made yet.
+    fn enter_shard<R>(
+        &self,
+        shard: &mut Shard<K, W, H>,
+        entering: &mut Entering<'_, K, impl KeyRef<K> + ?Sized>,
+        now: Moment,
+        ask: &mut impl FnMut(IdleKey<'_>) -> Option<R>,
+        after_unlock: &mut AfterUnlock<K>,
+    ) -> Result<Option<Entered<R>>, AcquireError> {
+        let &mut Entering {
+            key,
+            hash,
+            ref policy,
+            purpose,
+            ..
+        } = entering;
+        let hold = shard.hold_at(now);
+        if purpose == Purpose::Request && hold.is_some_and(|hold| hold.closed) {
+            return Err(AcquireError::Closed);
+        }
+        if shard.count_access() {
+            self.shards
+                .reap(shard, ON_THE_WAY, now, &mut after_unlock.removed);
+        }
+        let (active, idle) = shard.find(hash, key);
+        let tier = shard
+            .tiers
+            .find(policy.as_ref())
+            .map_err(|error| AcquireError::Config(error.into()))?;
+        if let Some(manager) = active {
+            if policy.is_some() {
+                let plan = Arc::clone(&shard.tiers.get(tier).plan);
+                after_unlock.plan = Some((Arc::clone(&manager), plan));
+            }
+            return Ok(Some(Entered::Active(manager)));
+        }
+        let slot = match idle {
+            Some(slot) => slot,
+            None if purpose == Purpose::Look => {
+                return Ok(Some(Entered::Absent {
+                    tier: Arc::clone(shard.tiers.get(tier)),
+                    hold,
+                    now,
+                }));
+            }
+            None => {
+                let Some(copies) = self.copies(entering) else {
+                    return Ok(None);
+                };
+                let common = Arc::clone(shard.tiers.get(tier));
+                let AfterUnlock {
+                    evicted, removed, ..
+                } = after_unlock;
+                self.shards.reap(shard, ON_THE_WAY, now, removed);
+                if !self.shards.make_room(shard, now, evicted, removed) {
+                    return Ok(Some(Entered::Absent {
+                        tier: common,
+                        hold,
+                        now,
+                    }));
+                }
+                let Some(key) = copies.key.take() else {
+                    return Ok(None);
+                };
+                if shard.tiers.fits(tier) {
+                    shard.insert_new(hash, key, tier, now)
+                } else {
+                    let observer = take(&mut copies.observer);
+                    let number = self.shared.next_number();
+                    let manager = Manager::of_new_key(
+                        common,
+                        number,
+                        shard.fence,
+                        &shard.clock,
+                        observer,
+                        hold,
+                    );
+                    shard.insert_active(hash, key, Arc::clone(&manager));
+                    return Ok(Some(Entered::Active(manager)));
+                }
+            }
+        };
+        let former = shard.tier_at(slot);
+        let policy_of = |tier| shard.tiers.get(tier).plan.policy().clone();
+        let changed = (tier != former).then(|| [former, tier].map(policy_of).into());
+        let can_stay_idle = changed.is_none() || shard.tiers.fits(tier);
+        if changed.is_some() && can_stay_idle {
+            shard.change_tier(slot, tier, now);
+            after_unlock.changed = changed.clone();
+        }
+        if can_stay_idle
+            && let Some(idle) = shard.idle_key(slot, hold, now)
+            && let Some(result) = ask(idle)
+        {
+            return Ok(Some(Entered::Idle(result)));
+        }
+        let mut observer = Observers::NONE;
+        if self.shared.observed {
+            let Some(copies) = self.copies(entering) else {
+                return Ok(None);
+            };
+            observer = take(&mut copies.observer);
+        }
+        after_unlock.changed = changed;
+        let Some((key, gate)) = shard.take_idle(slot, tier, now) else {
+            return Ok(None);
+        };
+        let common = Arc::clone(shard.tiers.get(tier));
+        let number = self.shared.next_number();
+        let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
+        shard.insert_active(hash, key, Arc::clone(&manager));
+        Ok(Some(Entered::Active(manager)))
+    }
+
+    /// The copies. If they are missing, makes them under the lock, or returns `None` if that would run foreign code.
+    fn copies<'a>(
+        &self,
+        entering: &'a mut Entering<'_, K, impl KeyRef<K> + ?Sized>,
+    ) -> Option<&'a mut Copies<K>> {
+        if entering.copies.is_none() && !H::FOREIGN {
+            entering.copies = Some(self.new_copies(entering.key.to_key()));
+        }
+        entering.copies.as_mut()
+    }
+
+    fn new_copies(&self, key: K) -> Copies<K> {
+        Copies {
+            observer: self.shared.observers.of_key(Some(&key)),
+            key: Some(key),
+        }
+    }
+
+    /// Does the work that must not be done under the lock.
+    fn follow_up(
+        &self,
+        key: &(impl KeyRef<K> + ?Sized),
+        now: Moment,
+        AfterUnlock {
+            evicted,
+            plan,
+            changed,
+            removed,
+        }: AfterUnlock<K>,
+    ) {
+        if let Some((manager, plan)) = plan {
+            manager.active_key().apply_plan(&plan);
+        }
+        if let Some(changed) = changed {
+            let [from, to] = *changed;
+            self.shared
+                .tell_of_borrowed(key, [EventKind::PolicyChanged { from, to }]);
+        }
+        if let Some((key, reset_at)) = evicted {
+            let reset_after = reset_at.duration_since(now);
+            self.shared
+                .observers
+                .tell(Some(&key), || EventKind::Evicted { reset_after });
+            contain_panic(|| drop(key));
+        }
+        removed.discard();
     }
 }
 

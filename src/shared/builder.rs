@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::SharedLimiter;
-use super::keys::{Keys, SharedBy};
+use super::{Keys, SharedBy, SharedLimiter};
 use crate::builder::queue_options;
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;

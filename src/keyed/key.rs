@@ -1,7 +1,15 @@
-//! An idle key and the words of its state.
+//! One key: its entry in a table, idle (only the state of its limits) or active (a manager); its lookup, its state while idle, and
+//! its numbers.
 
+use std::any::TypeId;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::quality::SeedableRandomState;
 
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
@@ -10,14 +18,128 @@ use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::event::Attempt;
-use crate::manager::{ClockOrigin, RequestOptions};
+use crate::manager::{ClockOrigin, Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
+/// The entry of a key in a table of its shard.
+#[derive(Debug)]
+pub(super) struct KeyEntry<K, V, H> {
+    pub(super) key: K,
+    /// The words of an idle key, or the manager of an active one.
+    pub(super) value: V,
+    hash: H,
+}
+
+/// A key with only the state of its limits. Where keys have tiers, the last word is the number of the tier.
+pub(super) type Idle<K, const W: usize, H> = KeyEntry<K, [KeyWord; W], H>;
+
+/// A key with a manager.
+pub(super) type Active<K, H> = KeyEntry<K, Arc<Manager>, H>;
+
+impl<K: Hash + Eq, V, H: KeptHash> KeyEntry<K, V, H> {
+    pub(super) fn new(hash: u64, key: K, value: V) -> Self {
+        Self {
+            key,
+            value,
+            hash: H::keep(hash),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> bool {
+        self.hash.may_be(hash) && key.is(&self.key)
+    }
+
+    pub(super) fn hash(&self, hasher: &SeedableRandomState) -> u64 {
+        self.hash.of(&self.key, hasher)
+    }
+}
+
+/// The hash that a table keeps beside a key, if any.
+///
+/// A table that moves keys needs their hashes under its lock. No foreign code may run there: it could panic halfway through, or
+/// use the limiter. A lookup compares a key with several others, and each comparison of strings can be a cache miss. So the hash
+/// is kept, and `Eq` is called only for keys with equal hashes. The hash takes 8 bytes a key, which makes the smallest entries
+/// half as large again. [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole, so their hashes
+/// are not kept.
+pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
+    /// Whether a method of the key may run foreign code, or copying the key may take long.
+    const FOREIGN: bool;
+
+    fn keep(hash: u64) -> Self;
+    /// Whether a key with the hash `hash` may equal this key.
+    fn may_be(self, hash: u64) -> bool;
+    fn of<K: Hash>(self, key: &K, hasher: &SeedableRandomState) -> u64;
+}
+
+impl KeptHash for () {
+    const FOREIGN: bool = false;
+
+    fn keep(_: u64) -> Self {}
+
+    #[inline(always)]
+    fn may_be(self, _: u64) -> bool {
+        true
+    }
+
+    fn of<K: Hash>(self, key: &K, hasher: &SeedableRandomState) -> u64 {
+        hasher.hash_one(key)
+    }
+}
+
+impl KeptHash for u64 {
+    const FOREIGN: bool = true;
+
+    fn keep(hash: u64) -> Self {
+        hash
+    }
+
+    #[inline(always)]
+    fn may_be(self, hash: u64) -> bool {
+        self == hash
+    }
+
+    fn of<K: Hash>(self, _: &K, _: &SeedableRandomState) -> u64 {
+        self
+    }
+}
+
+/// Whether a key is a number or an address of the standard library.
+pub(super) fn is_plain<K: 'static>() -> bool {
+    macro_rules! any_of {
+        ($($key:ty),*) => { [$(TypeId::of::<$key>()),*].contains(&TypeId::of::<K>()) };
+    }
+    any_of!(
+        u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, bool, char, IpAddr,
+        Ipv4Addr, Ipv6Addr, SocketAddr
+    )
+}
+
+/// A borrowed form of a key: the key itself, or a type that it borrows as, such as `str` for a `String`.
+pub(super) trait KeyRef<K>: Hash {
+    /// Compares by the `Eq` of the borrowed form.
+    fn is(&self, key: &K) -> bool;
+
+    fn to_key(&self) -> K;
+}
+
+impl<Q: Hash + Eq + ToOwned + ?Sized> KeyRef<Q::Owned> for Q {
+    #[inline(always)]
+    fn is(&self, key: &Q::Owned) -> bool {
+        let key: &Self = key.borrow();
+        key == self
+    }
+
+    fn to_key(&self) -> Q::Owned {
+        self.to_owned()
+    }
+}
+
 /// The most words that the state of an idle key has.
-pub(super) const MAX_WORDS: usize = 4;
+const MAX_WORDS: usize = 4;
 
 /// A word of the state of an idle key. A word is never zero, so that a free slot of a table takes no more memory than a key.
 ///
@@ -150,7 +272,7 @@ impl IdleState<'_> {
     }
 
     /// The highest usage of any limit, in units.
-    pub(super) fn used(&self, now: Moment) -> u64 {
+    fn used(&self, now: Moment) -> u64 {
         self.states()
             .map(|(rule, state)| rule.usage(state, now).round_up())
             .max()
@@ -242,6 +364,63 @@ impl IdleKey<'_> {
             self.now,
             self.origin,
         ))
+    }
+}
+
+/// The numbers of one key at one instant. See [`KeyedLimiter::snapshot`](crate::KeyedLimiter::snapshot) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySnapshot {
+    /// The usage in units, debts included: the highest usage of any limit. For a [`Penalty`](crate::Penalty), its counter, or at
+    /// least its threshold while the key is banned.
+    pub used: u64,
+    /// The capacity of its tightest limit.
+    pub limit: u64,
+    /// The units that would be granted now.
+    pub remaining: u64,
+    /// How long until a unit would be granted, if no other request comes. `None` when one would be granted now, or when only a
+    /// release helps.
+    pub retry_after: Option<Duration>,
+    /// How long until the key is reset, apart from permits in flight.
+    pub reset_after: Duration,
+    /// Units in flight.
+    pub in_flight: u64,
+    /// Requests that wait.
+    pub queued: u64,
+}
+
+impl KeySnapshot {
+    fn new(used: u64, decision: &Decision, in_flight: u64, queued: u64) -> Self {
+        Self {
+            used,
+            limit: decision.limit(),
+            remaining: decision.remaining(),
+            retry_after: decision.retry_after(),
+            reset_after: decision.reset_after(),
+            in_flight,
+            queued,
+        }
+    }
+
+    pub(super) fn of_idle(
+        key_state: &IdleState<'_>,
+        hold: Option<AllKeysHold>,
+        now: Moment,
+    ) -> Self {
+        Self::new(key_state.used(now), &key_state.decide(hold, now, 1), 0, 0)
+    }
+
+    pub(super) fn of_active(manager: &Arc<Manager>) -> Self {
+        manager.ask(|outlook, now| {
+            let totals = outlook.totals();
+            let used = outlook.limits().used(now);
+            Self::new(
+                used,
+                &outlook.check_one(now),
+                totals.in_flight,
+                totals.queued,
+            )
+        })
     }
 }
 
