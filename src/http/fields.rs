@@ -263,16 +263,19 @@ impl RateLimitFields {
                 let policies = || values.policies(&self.name).value();
                 let known = known.and_then(|known| known.field(values, policies));
                 let field = known.cloned().or_else(policies);
-                let is_policy = |item: &Item<'_>| quota_policy(item).is_some();
-                add_to_list(headers, &RATELIMIT_POLICY, is_policy, field);
-                let is_state = |item: &Item<'_>| service_limit(item).is_some();
+                add_to_list(headers, &RATELIMIT_POLICY, field, |item| {
+                    quota_policy(item).is_some()
+                });
                 let states = values.states(&self.name).value();
-                add_to_list(headers, &RATELIMIT, is_state, states);
+                add_to_list(headers, &RATELIMIT, states, |item| {
+                    service_limit(item).is_some()
+                });
             }
             RateLimitStyle::Draft7 => {
-                let is_policy = |item: &Item<'_>| quota_and_window(item).is_some();
                 let windows = values.windows().value();
-                add_to_list(headers, &RATELIMIT_POLICY, is_policy, windows);
+                add_to_list(headers, &RATELIMIT_POLICY, windows, |item| {
+                    quota_and_window(item).is_some()
+                });
                 set_dictionary(headers, values.tightest());
             }
             RateLimitStyle::Draft6 => set_triple(headers, &RATELIMIT_TRIPLE, values.tightest()),
@@ -352,8 +355,8 @@ static X_RATELIMIT_TRIPLE: [HeaderName; 3] = [
 fn add_to_list(
     headers: &mut HeaderMap,
     field: &'static HeaderName,
-    check: impl Fn(&Item<'_>) -> bool,
     members: Option<HeaderValue>,
+    check: impl Fn(&Item<'_>) -> bool,
 ) {
     let Some(members) = members else { return };
     match headers.try_entry(field) {
