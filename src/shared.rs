@@ -521,7 +521,6 @@ struct SharedBy {
     link: Arc<StoreLink>,
     plan: Arc<Plan>,
     options: Arc<Options>,
-    /// The session options of the empty key. Other keys differ in the scope, and every session in the first lease.
     session: SessionOptions,
     keys: Arc<Keys>,
     driver: Arc<SharedDriver<Manager>>,
@@ -607,12 +606,13 @@ impl SharedBy {
             id_prefix,
             clock.clone(),
         );
-        let options = SessionOptions {
-            scope: self.scope(key),
-            first_lease: id_prefix >> 16,
-            ..self.session.clone()
-        };
-        let session = StoreSession::new(Arc::clone(plan), Moment::START, options);
+        let session = StoreSession::new(
+            self.scope(key),
+            id_prefix >> 16,
+            Arc::clone(plan),
+            Moment::START,
+            self.session.clone(),
+        );
         let observed_key = Some(key).filter(|key| !key.is_empty());
         let schedule = Schedule::of_store(session, Arc::clone(&self.options));
         let observer = link.observer.of_key(observed_key);

@@ -46,15 +46,11 @@ pub(crate) use prefetch::PrefetchOptions;
 /// The most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
 const MAX_CALL: usize = 1_000;
 
-/// The checked options of a session. All times are nanoseconds.
+/// The checked options of the sessions of a limiter. All times are nanoseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionOptions {
-    pub(crate) scope: Scope,
     /// A random number of this process and limiter.
     pub(crate) holder: u64,
-    /// The number of the first lease. It is random for each session: a call of an earlier session of the key may reach the store late,
-    /// and must not return a lease of a later one.
-    pub(crate) first_lease: u64,
     /// The TTL of leases.
     pub(crate) ttl: NonZeroU64,
     /// After how long a permit is reclaimed although its holder is alive.
@@ -76,6 +72,7 @@ pub(crate) struct SessionOptions {
 
 #[derive(Debug)]
 pub(crate) struct StoreSession {
+    scope: Scope,
     options: SessionOptions,
     /// The places that the store has granted to this process.
     pub(crate) gate: Gate,
@@ -103,13 +100,22 @@ pub(crate) struct SessionStep<'a> {
 }
 
 impl StoreSession {
-    pub(crate) fn new(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> Self {
+    /// The number of the first lease is random for each session: a call of an earlier session of the key may reach the store late, and
+    /// must not return a lease of a later one.
+    pub(crate) fn new(
+        scope: Scope,
+        first_lease: u64,
+        plan: Arc<Plan>,
+        now: Moment,
+        options: SessionOptions,
+    ) -> Self {
         Self {
+            scope,
             gate: Gate::of_store(plan, now, options.ttl),
             grants: StoredGrants::default(),
             debts: Debts::default(),
             fallback: LocalFallback::default(),
-            calls: Calls::new(options.first_lease, options.deadline),
+            calls: Calls::new(first_lease, options.deadline),
             back_off: BackOff::default(),
             denials: Denials::default(),
             prefetch: Prefetch::new(options.prefetch.unwrap_or_default()),

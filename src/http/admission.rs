@@ -4,14 +4,11 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-
-use pin_project::pin_project;
 
 use super::answer::Refusal;
 use super::identity::NoKey;
-use crate::acquire::{AcquireExplained, PermitRequest, TryAcquireShared};
+use crate::acquire::PermitRequest;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 use crate::event::EventKind;
@@ -66,35 +63,24 @@ pub struct AskTerms {
     pub(super) caller: Caller,
 }
 
-type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
+pub(super) type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
 
-#[derive(Debug)]
+/// The future is in a box, so that the future of a layer stays small: most requests are decided at once.
 pub enum Admission {
     Now(Answer),
-    Later(Asking),
+    Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
-/// The future of an answer.
-#[pin_project(project = AskingProjection)]
-pub enum Asking {
-    Waiting(#[pin] AcquireExplained),
-    Store(#[pin] TryAcquireShared),
-    Boxed(Pin<Box<dyn Future<Output = Answer> + Send>>),
-}
+debug_fields! { Admission }
 
-impl Future for Asking {
-    type Output = Answer;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        Poll::Ready(match self.project() {
-            AskingProjection::Waiting(acquire) => {
-                explained(Refusal::of_wait, ready!(acquire.poll(cx)))
-            }
-            AskingProjection::Store(acquire) => {
-                explained(Refusal::at_once, (ready!(acquire.poll(cx)), Vec::new()))
-            }
-            AskingProjection::Boxed(acquire) => ready!(acquire.as_mut().poll(cx)),
-        })
+impl Admission {
+    fn later<E: 'static>(
+        refusal_of: fn(E, Vec<LimitStatus>) -> Refusal,
+        acquire: impl Future<Output = (Result<Permit, E>, Vec<LimitStatus>)> + Send + 'static,
+    ) -> Self {
+        Self::Later(Box::pin(
+            async move { explained(refusal_of, acquire.await) },
+        ))
     }
 }
 
@@ -122,7 +108,7 @@ impl AsksLimiter<NoKey> for Limiter {
                 (request.try_acquire(), Vec::new()),
             )),
             (Some(wait), _) => {
-                Admission::Later(Asking::Waiting(request.timeout(wait).acquire_explained()))
+                Admission::later(Refusal::of_wait, request.timeout(wait).acquire_explained())
             }
         }
     }
@@ -144,10 +130,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
                 (request.try_acquire(), Vec::new()),
             )),
             (Some(wait), _) => {
-                let acquire = request.timeout(wait).acquire_explained();
-                Admission::Later(Asking::Boxed(Box::pin(async {
-                    explained(Refusal::of_wait, acquire.await)
-                })))
+                Admission::later(Refusal::of_wait, request.timeout(wait).acquire_explained())
             }
         }
     }
@@ -169,16 +152,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
 impl AsksLimiter<NoKey> for SharedLimiter {
     fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
         let request = PermitRequest::new(self, terms.cost, terms.caller);
-        Admission::Later(match (terms.wait, terms.is_explained) {
-            (None, true) => {
-                let acquire = request.try_acquire_explained();
-                Asking::Boxed(Box::pin(async {
-                    explained(Refusal::at_once, acquire.await)
-                }))
+        match (terms.wait, terms.is_explained) {
+            (None, true) => Admission::later(Refusal::at_once, request.try_acquire_explained()),
+            (None, false) => {
+                let acquire = request.try_acquire();
+                Admission::later(Refusal::at_once, async { (acquire.await, Vec::new()) })
             }
-            (None, false) => Asking::Store(request.try_acquire()),
-            (Some(wait), _) => Asking::Waiting(request.timeout(wait).acquire_explained()),
-        })
+            (Some(wait), _) => {
+                Admission::later(Refusal::of_wait, request.timeout(wait).acquire_explained())
+            }
+        }
     }
 
     fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
@@ -231,8 +214,6 @@ impl<F> Clone for ChosenLimiter<F> {
 }
 
 debug_fields! { [F] ChosenLimiter<F> }
-
-debug_fields! { Asking }
 
 /// A key of a [`SharedLimiter`] in a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key), as the bytes
 /// that its store gets.

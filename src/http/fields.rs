@@ -319,9 +319,18 @@ impl RateLimitFields {
     /// ```
     #[must_use]
     pub fn problem(&self, values: &FieldValues<'_>, problem: ProblemType) -> Vec<u8> {
-        let (uri, title, status) = (problem.uri(), problem.title(), problem.status().as_u16());
-        let denier = self.name_of_denier(values).unwrap_or_default();
-        format!(r#"{{"type":"{uri}","title":"{title}","status":{status},"violated-policies":[{denier}]}}"#).into()
+        let mut body = FieldText::new();
+        body.put(b"{\"type\":\"");
+        body.put(problem.uri().as_bytes());
+        body.put(b"\",\"title\":\"");
+        body.put(problem.title().as_bytes());
+        body.put_number(b"\",\"status\":", problem.status().as_u16().into());
+        body.put(b",\"violated-policies\":[");
+        if let Some(index) = values.denied_by() {
+            values.put_name(&mut body, &self.name, index);
+        }
+        body.put(b"]}");
+        body.as_bytes().to_vec()
     }
 
     /// The quoted name of the limit that denied.

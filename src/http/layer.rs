@@ -14,7 +14,7 @@ use pin_project::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::admission::{Admission, Admits, AskTerms, Asking, ChosenLimiter};
+use super::admission::{Admission, Admits, Answer, AskTerms, ChosenLimiter};
 use super::answer::Refusal;
 use super::body::{HeldPermit, LimitBody, PermitBody, outcome_of};
 use super::fields::{
@@ -143,6 +143,7 @@ impl<L: Clone> LimitLayer<L> {
     ///
     /// If requests [wait](Self::wait), the builder of the limiter sets the bound of their queue.
     #[track_caller]
+    #[expect(clippy::missing_panics_doc, reason = "the name is printable ASCII")]
     pub fn new(limiter: L) -> Self {
         let fields = RateLimitFields::new("default").expect("it is printable ASCII");
         let terms = AskTerms {
@@ -603,7 +604,7 @@ type Call<S, B> = Option<(S, Request<B>)>;
 #[pin_project(project = LimitStageProjection)]
 enum LimitStage<S, B, F, G> {
     Identifying(#[pin] F, Call<S, B>),
-    Asking(#[pin] Asking, Call<S, B>),
+    Asking(Pin<Box<dyn Future<Output = Answer> + Send>>, Call<S, B>),
     Calling(#[pin] G, Option<Granted>),
     Refused(Box<Refusal>, AnswerForm),
     Done,
@@ -631,7 +632,7 @@ where
                     }
                 }
                 LimitStageProjection::Asking(asking, call) => {
-                    LimitStage::answered(ready!(asking.poll(cx)), call.take())
+                    LimitStage::answered(ready!(asking.as_mut().poll(cx)), call.take())
                 }
                 LimitStageProjection::Calling(call, granted) => {
                     let result = ready!(call.poll(cx));

@@ -11,7 +11,7 @@ use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
 use crate::core::session::{PrefetchOptions, SessionOptions};
 use crate::error::{ConfigError, StoreError};
-use crate::exchange::{OnStoreDown, Scope};
+use crate::exchange::OnStoreDown;
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
 use crate::observe::{FormatKey, KeyedObservers, LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
@@ -257,14 +257,8 @@ impl SharedLimiterBuilder {
         let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
         let tells = plan.holds_places() && link.store.listen(&link.name, listener);
         let poll_every = self.poll_every.saturating_mul(if tells { 10 } else { 1 });
-        let key = Arc::<[u8]>::default();
         let session = SessionOptions {
-            scope: Scope {
-                limiter: Arc::clone(&link.name),
-                key: Arc::clone(&key),
-            },
             holder: Uuid::new_v4().as_u64_pair().0,
-            first_lease: 0,
             ttl: plan.ttl().unwrap_or(nonzero_nanos(self.lease)),
             max_hold: self.max_hold.map(|max| nonzero_nanos(max).get()),
             deadline: nonzero_nanos(self.deadline).get(),
@@ -287,7 +281,7 @@ impl SharedLimiterBuilder {
             keys,
             driver: SharedDriver::new(false),
         });
-        Ok(SharedLimiter::of_key(shared, key))
+        Ok(SharedLimiter::of_key(shared, Arc::default()))
     }
 }
 

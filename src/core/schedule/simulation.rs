@@ -127,12 +127,7 @@ impl Simulation {
             let offset = simulation.below(3_600_000) * MS;
             let ttl = plan.ttl().unwrap_or(LEASE);
             let options = SessionOptions {
-                scope: Scope {
-                    limiter: "simulated".into(),
-                    key: Arc::default(),
-                },
                 holder: simulation.below(u64::MAX),
-                first_lease: 0,
                 ttl,
                 max_hold: None,
                 deadline: DEADLINE,
@@ -144,7 +139,12 @@ impl Simulation {
                 store: "simulated".into(),
                 prefetch: simulation.setting.prefetch,
             };
-            let session = StoreSession::new(Arc::clone(&plan), Moment::from_nanos(offset), options);
+            let scope = Scope {
+                limiter: "simulated".into(),
+                key: Arc::default(),
+            };
+            let now = Moment::from_nanos(offset);
+            let session = StoreSession::new(scope, 0, Arc::clone(&plan), now, options);
             let schedule = Schedule::of_store(session, Options::default());
             let (waiting, permits) = (Vec::new(), BTreeMap::new());
             simulation.processes.push(Process {

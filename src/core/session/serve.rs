@@ -214,7 +214,7 @@ impl StoreSession {
 impl StoreSession {
     /// A call of this key without anything to do.
     fn empty_call(&self) -> Call {
-        let scope = self.options.scope.clone();
+        let scope = self.scope.clone();
         let policy = self.gate.limits().policy().clone();
         Call {
             ttl: self.lease_ttl(),

@@ -20,14 +20,17 @@ fn plan(text: &str) -> Arc<Plan> {
     Arc::new(Plan::new(text.parse().unwrap(), Duration::ZERO).unwrap())
 }
 
+fn session(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> StoreSession {
+    let scope = Scope {
+        limiter: "tested".into(),
+        key: Arc::default(),
+    };
+    StoreSession::new(scope, 0, plan, now, options)
+}
+
 fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions {
     SessionOptions {
-        scope: Scope {
-            limiter: "tested".into(),
-            key: Arc::default(),
-        },
         holder: 1,
-        first_lease: 0,
         ttl: NonZeroU64::MIN,
         max_hold: None,
         deadline: 500 * MS,
@@ -58,7 +61,7 @@ fn a_call_in_flight_delays_no_decision() {
     let fallback = plan("throttle every 100ms");
     let on_down = OnStoreDown::Local(fallback.policy().clone());
     let options = options(on_down, Some(fallback));
-    let session = StoreSession::new(plan("1000/s"), now, options);
+    let session = session(plan("1000/s"), now, options);
     let mut schedule = Schedule::of_store(session, Options::default());
     let mut effects = Effects::default();
     let request = Request {
@@ -117,7 +120,7 @@ fn a_call_in_flight_delays_no_decision() {
 fn nothing_is_kept_of_a_permit_that_came_back() {
     let plan = plan("1000 tokens/min");
     let by_unit = Some(Arc::new(UnitCosts::one_of_each(plan.policy())));
-    let mut session = StoreSession::new(plan, Moment::START, options(OnStoreDown::Error, None));
+    let mut session = session(plan, Moment::START, options(OnStoreDown::Error, None));
     let by_store = GrantByStore {
         fence: 7,
         number: 0,
