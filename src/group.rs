@@ -564,7 +564,7 @@ debug_fields! { GroupAcquire }
 /// Which limiter of a group refused, and why. [`LimiterGroup`] has an example. The error converts into the
 /// error of that limiter, without the index and the name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{} refused", display_member(*member, name.as_deref()))]
+#[error("{} refused", name.as_ref().map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`")))]
 pub struct GroupError<E> {
     /// The index of the limiter in the [members](LimiterGroup::members), from 0.
     pub member: usize,
@@ -602,10 +602,3 @@ macro_rules! of_the_member {
 }
 
 of_the_member!(AcquireError, TryAcquireError, RunError);
-
-fn display_member(member: usize, name: Option<&str>) -> String {
-    name.map_or_else(
-        || format!("limiter {member} of the group"),
-        |name| format!("the limiter `{name}`"),
-    )
-}

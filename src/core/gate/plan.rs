@@ -236,11 +236,6 @@ impl Plan {
         )
     }
 
-    /// The denial of a request while the state of its limits is unknown. It names no limit.
-    pub(crate) fn unknown_decision(&self, now: Moment) -> Decision {
-        self.refused_decision(now).paused(Moment::NEVER, now)
-    }
-
     /// The denial of a request that is refused without a look at its limits.
     pub(crate) fn refused_decision(&self, now: Moment) -> Decision {
         let report = LimitReport {

@@ -75,19 +75,14 @@ impl Denial {
     pub(super) fn is_of(&self, costs: &[u64]) -> bool {
         *self.costs == *costs
     }
-
-    /// Whether these costs are denied at least as long.
-    fn covers(&self, costs: &[u64]) -> bool {
-        let mut both = self.costs.iter().zip(costs);
-        both.all(|(denied, cost)| cost >= denied)
-    }
 }
 
 impl Denials {
     /// The latest denial, if it is of these costs or less, and holds.
     pub(super) fn known(&self, now: Moment, costs: impl FnOnce() -> Box<[u64]>) -> Option<&Denial> {
         let denial = self.latest.as_ref().filter(|denial| now < denial.until)?;
-        denial.covers(&costs()).then_some(denial)
+        let mut both = denial.costs.iter().zip(costs());
+        both.all(|(denied, cost)| cost >= *denied).then_some(denial)
     }
 
     /// The latest denial, as long as it may hold. If the store has not answered within the `deadline` of a call after that,

@@ -97,7 +97,9 @@ impl<'a> StoreOutlook<'a> {
 
     /// A denial that names no limit. It states when a pause ends.
     pub(super) fn unknown_denial(self, is_store_down: bool) -> Denied {
-        let unknown = self.limits().plan().unknown_decision(self.now);
+        let unknown = (self.limits().plan())
+            .refused_decision(self.now)
+            .paused(Moment::NEVER, self.now);
         let decision = match self.waiters.paused_until(self.now) {
             Some(until) => unknown.paused(until, self.now),
             None if is_store_down => unknown.without_store(),

@@ -185,7 +185,10 @@ impl Timekeeper {
     }
 
     fn keep(&self) {
-        let mut lead = Lead::at_first();
+        let mut lead = Lead {
+            mean: Duration::from_micros(60),
+            deviation: Duration::from_micros(10),
+        };
         loop {
             let mut calendar = self.calendar.lock();
             let Some(due) = calendar.take_due(Instant::now()) else {
@@ -235,13 +238,6 @@ impl Lead {
     const MIN: Duration = Duration::from_micros(10);
     /// If a busy machine ends sleeps later than this, the thread would spin most of the time.
     const MAX: Duration = Duration::from_micros(250);
-
-    const fn at_first() -> Self {
-        Self {
-            mean: Duration::from_micros(60),
-            deviation: Duration::from_micros(10),
-        }
-    }
 
     fn time(&self) -> Duration {
         (self.mean + self.deviation).clamp(Self::MIN, Self::MAX)

@@ -250,9 +250,11 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         words += ", unequal";
     }
     let (head_size, word_count) = (text.len() + 2, 4 + words.matches(',').count());
+    // As in a Lua literal, for any bytes.
+    let escaped: String = text.bytes().map(|byte| format!("\\{byte:03}")).collect();
     let values = Values::from([
         ("VERSION", VERSION.to_owned()),
-        ("HEAD", format!("{VERSION}{}\\000", escaped(text))),
+        ("HEAD", format!("{VERSION}{escaped}\\000")),
         ("HEAD_SIZE", head_size.to_string()),
         ("SIZE", (head_size + 8 * word_count).to_string()),
         ("FORMAT", doubles(word_count)),
@@ -327,11 +329,6 @@ fn expand(text: &str, values: &Values) -> String {
 /// The format that packs this many numbers.
 fn doubles(count: usize) -> String {
     format!("<{}", "d".repeat(count))
-}
-
-/// The text as in a Lua literal, for any bytes.
-fn escaped(text: &str) -> String {
-    text.bytes().map(|byte| format!("\\{byte:03}")).collect()
 }
 
 /// An integer that is exact in a script.
