@@ -1,5 +1,5 @@
-//! Operations on a whole limiter: policy change, pause, close, snapshot, its numbers, and the wait for its drain or closing. And what
-//! a keyed limiter does with the manager of one key.
+//! Operations on a whole limiter: policy change, pause, close, snapshot, its numbers, and the wait for its drain or closing. Also the
+//! operations of a keyed limiter on the manager of one key.
 
 use std::pin::Pin;
 use std::sync::Arc;

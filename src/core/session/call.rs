@@ -1,4 +1,4 @@
-//! The calls of a session: at most one is in flight. When the store is called again after a failure, and the random part of waits.
+//! The calls of a session, of which at most one is in flight, and its pauses after failed calls.
 
 use std::time::Duration;
 
