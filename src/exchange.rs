@@ -251,7 +251,7 @@ pub enum OnStoreDown {
 /// # What a reply must satisfy
 ///
 /// A limiter checks each reply when it arrives. A reply that breaks a rule of this list is a
-/// [`BadReply`](crate::store::StoreError::BadReply), with a [`ReplyFault`](crate::store::ReplyFault) for each rule. The requests
+/// [`BadReply`](crate::store::StoreError::BadReply), with a [`ReplyFault`] for each rule. The requests
 /// of the call then follow the [`OnStoreDown`] of the limiter, as if the store had not answered. The grants of the reply are not
 /// used: units of rates that the store has charged stay charged, and places are returned to it.
 ///

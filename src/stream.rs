@@ -42,7 +42,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # Panics
     ///
     /// If the policy has only limits of concurrency, which would not slow the stream. `try_throttled` yields
-    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) instead.
+    /// [`AcquireError::NoRate`] instead.
     ///
     /// # Cancel safety
     ///
@@ -82,7 +82,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # Errors
     ///
     /// Those of [`Limiter::acquire`](crate::Limiter::acquire), as the last item, and
-    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) if the policy has only limits of concurrency, from the start or
+    /// [`AcquireError::NoRate`] if the policy has only limits of concurrency, from the start or
     /// because it was replaced.
     ///
     /// ```
@@ -159,7 +159,7 @@ pub trait StreamLimitExt: Stream + Sized {
     ///
     /// # Errors
     ///
-    /// An [`AcquireError`](crate::AcquireError) when the limiter refuses an item. The method then takes no further item,
+    /// An [`AcquireError`] when the limiter refuses an item. The method then takes no further item,
     /// completes the running futures, and returns the error; [`ForEachPermitted::into_inner`] returns the item.
     ///
     /// # Examples
@@ -237,7 +237,7 @@ pub trait StreamLimitExt: Stream + Sized {
     ///
     /// # Errors
     ///
-    /// When the limiter refuses an item of the source, the last item of the stream is an [`AcquireError`](crate::AcquireError),
+    /// When the limiter refuses an item of the source, the last item of the stream is an [`AcquireError`],
     /// after the outputs of all running work; [`MapPermitted::into_inner`] returns the refused item.
     ///
     /// # Examples
@@ -275,7 +275,7 @@ pub trait StreamLimitExt: Stream + Sized {
 
 impl<S: Stream> StreamLimitExt for S {}
 
-/// A stream of items with permits. [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), which has an example,
+/// A stream of items with permits. [`StreamLimitExt::with_permits`], which has an example,
 /// returns it.
 #[pin_project]
 #[must_use = "streams do nothing unless polled"]
@@ -382,7 +382,7 @@ debug_fields! {
     |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused
 }
 
-/// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
+/// A stream at a limited rate. [`StreamLimitExt::throttled`], which has an example, returns it.
 #[pin_project]
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
@@ -393,7 +393,7 @@ pub struct Throttled<S: Stream> {
 }
 
 /// A stream at a limited rate, whose items are results.
-/// [`StreamLimitExt::try_throttled`](crate::StreamLimitExt::try_throttled), which has an example, returns it.
+/// [`StreamLimitExt::try_throttled`], which has an example, returns it.
 #[pin_project]
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
@@ -485,8 +485,8 @@ impl<S: Stream> FusedStream for Throttled<S> {
     }
 }
 
-/// The outputs of concurrent work under permits. [`StreamLimitExt::map_permitted`](crate::StreamLimitExt::map_permitted) and
-/// [`StreamLimitExt::map_permitted_unordered`](crate::StreamLimitExt::map_permitted_unordered), which have examples, return it.
+/// The outputs of concurrent work under permits. [`StreamLimitExt::map_permitted`] and
+/// [`StreamLimitExt::map_permitted_unordered`], which have examples, return it.
 #[pin_project]
 #[must_use = "streams do nothing unless polled"]
 pub struct MapPermitted<S: Stream, W, F: Future> {
@@ -589,7 +589,7 @@ impl<F: Future> Future for Permitted<F> {
     }
 }
 
-/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
+/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`], which has an
 /// example, returns it.
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]

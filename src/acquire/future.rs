@@ -355,7 +355,7 @@ debug_fields! {
 
 /// A place in the queue that is taken now, and used later: [`Limiter::reserve`](crate::Limiter::reserve) returns it.
 ///
-/// A reservation has joined the queue already; an [`Acquire`](crate::Acquire) joins it at its first poll. So later requests queue
+/// A reservation has joined the queue already; an [`Acquire`] joins it at its first poll. So later requests queue
 /// behind the reservation (unless their priority is higher), and its turn is known. Await it for the permit. To cancel it, drop
 /// it: its units go to the next request.
 ///

@@ -4,7 +4,7 @@
 //! instructions:
 //!
 //! ```text
-//! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --features http --bench instructions --no-run
+//! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --package instructions --no-run
 //! valgrind --tool=callgrind target/release/deps/instructions-… acquire 100000
 //! callgrind_annotate callgrind.out.…
 //! ```
