@@ -149,7 +149,11 @@ fn assert_has(what: &str, text: &str, words: impl IntoIterator<Item = String>) {
 
 #[test]
 fn every_limit_is_among_those_that_random_calls_have() {
-    assert_eq!(lacking(&conformance::POLICIES), [""; 0]);
+    assert_eq!(
+        lacking(&conformance::POLICIES),
+        [""; 0],
+        "in src/store/conformance/oracle.rs"
+    );
     let corpus = include_str!("../tests/integration/fuzzed/policy.txt").lines();
     let policies: Vec<_> = corpus
         .filter(|line| line.parse::<Policy>().is_ok())

@@ -43,7 +43,11 @@ fn upstreams_are_read_from_any_bytes() {
 fn the_corpus_of_upstreams_has_every_field() {
     let corpus = include_str!("fuzzed/upstream.txt");
     let missing: Vec<_> = checks::fields_without_input(corpus).collect();
-    assert!(missing.is_empty(), "{}", missing.join(", "));
+    assert!(
+        missing.is_empty(),
+        "tests/integration/fuzzed/upstream.txt lacks {}",
+        missing.join(", ")
+    );
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn quotas_from_a_cache_are_ignored() {
                 count("age: 86400")
             ],
             [here, here, 0, 0],
-            "{family:?}"
+            "{family:?}: the quotas that it reads in the text"
         );
     }
 }
