@@ -507,8 +507,8 @@ impl Gate {
         self.draw_line(now);
     }
 
-    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::limit_state::carry_over); permits in flight stay in
-    /// flight, and leases continue with the new TTL.
+    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::limit_state::carry_over); permits in flight
+    /// stay in flight, and leases continue with the new TTL.
     pub(crate) fn set_plan(
         &mut self,
         plan: impl Into<Arc<Plan>>,

@@ -100,8 +100,8 @@ pub(crate) struct SessionStep<'a> {
 }
 
 impl StoreSession {
-    /// The number of the first lease is random for each session: a call of an earlier session of the key may reach the store late, and
-    /// must not return a lease of a later one.
+    /// `first_lease` is the number of the first lease. It is random for each session: a call of an earlier session of the key may reach
+    /// the store late, and must not return a lease of a later one.
     pub(crate) fn new(
         scope: Scope,
         first_lease: u64,

@@ -65,7 +65,8 @@ pub struct AskTerms {
 
 pub(super) type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
 
-/// The future is in a box, so that the future of a layer stays small: most requests are decided at once.
+/// The answer of a limiter, or its future. The future is in a box, so that the future of a layer stays small: most requests are
+/// decided at once.
 pub enum Admission {
     Now(Answer),
     Later(Pin<Box<dyn Future<Output = Answer> + Send>>),

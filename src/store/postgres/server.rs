@@ -492,8 +492,8 @@ pub(super) async fn follow(
 /// The longest message that PostgreSQL accepts.
 const MAX_MESSAGE: usize = 7_999;
 
-/// The message about a release of this key, between processes that share a database: the limiter and the key in hexadecimal digits, and the row that was written, unless it is
-/// long. `None` if limiter and key are too long.
+/// The message to other processes about a release of this key: the limiter and the key in hexadecimal digits, and the row that was
+/// written, unless it is long. `None` if limiter and key are too long.
 pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String> {
     /// A longer row is as fast to read as to send.
     const MOST_BYTES: usize = 1_000;
