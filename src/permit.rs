@@ -93,10 +93,11 @@ pub struct Permit {
     manager: Option<Arc<Manager>>,
     /// Set only while `manager` is `None`.
     id_prefix: u64,
+    /// The origin of the clock that `grant.at` was read from. It is not next to that field, as it is in a [`TimedGrant`], because the
+    /// compiler would then move the two as a block, which stalls: see [`Permit::new`].
+    origin: ClockOrigin,
     cost: u64,
     grant: Grant,
-    /// The origin of the clock that `grant.at` was read from.
-    origin: ClockOrigin,
 }
 
 impl Permit {

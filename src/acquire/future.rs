@@ -122,10 +122,16 @@ impl Progress {
         let (plain_cost, asks);
         let enqueued = match *self {
             Self::New { cost, caller } => {
+                // Made of what is in registers: a copy of `granted` would stall until its fields are written.
+                if let Some(taken) = manager.in_channel().take_place(cost.into()) {
+                    mem::forget(mem::replace(self, Self::Done));
+                    return Poll::Ready(Ok(Permit::new(manager, taken, cost.into())));
+                }
                 plain_cost = cost;
                 asks = Some(caller);
                 manager.in_channel().acquire(
                     cost.into(),
+                    caller,
                     None,
                     || RequestOptions::new(cost.into(), caller),
                     waker,

@@ -124,6 +124,7 @@ impl Ticket {
                     .acquire_explained(options, timeout, waker, granted),
                 Ok(timeout) => manager.in_channel().acquire(
                     options.cost,
+                    options.caller,
                     timeout,
                     || options.clone(),
                     waker,

@@ -285,22 +285,34 @@ impl Manager {
         self.state.lock()
     }
 
-    /// Takes the lock for a new request, and reads the present moment. If the clock is likely to be needed, it is read before the
-    /// lock is taken, so that no other thread waits for it. A `reading` that was just taken is used.
+    /// Reads the clock for a new request if it is likely to be needed. That is done before the lock is taken, so that no other thread
+    /// waits for it. A `reading` that was just taken is used.
     #[inline(always)]
-    pub(super) fn lock_for_request(&self, reading: Option<Reading>) -> (Locked<'_>, Moment) {
+    pub(super) fn read_before_lock(&self, reading: Option<Reading>) -> Option<Reading> {
         let common = self.common();
-        let read = || {
-            let reads_clock = common.reads_clock.load(Relaxed);
-            reads_clock.then(|| common.time_source.now())
-        };
-        let reading = reading.or_else(read);
-        let mut state = self.lock();
-        let (now, reads_clock) = state.now_since(reading);
-        if reads_clock != reading.is_some() {
-            common.reads_clock.store(reads_clock, Relaxed);
+        reading.or_else(|| {
+            common
+                .reads_clock
+                .load(Relaxed)
+                .then(|| common.time_source.now())
+        })
+    }
+
+    /// The present moment for a new request, under the lock, with a reading that was taken [just before](Self::read_before_lock). If
+    /// time does not matter to what is decided, the clock is not read.
+    ///
+    /// The lock is borrowed: a function that takes it and returns it would move it through memory, which costs a tenth of a request.
+    #[inline(always)]
+    pub(super) fn now_since(&self, reading: Option<Reading>, state: &mut State) -> Moment {
+        let follows_time = state.schedule.follows_time();
+        if follows_time != reading.is_some() {
+            self.common().reads_clock.store(follows_time, Relaxed);
         }
-        (state, now)
+        match reading {
+            _ if !follows_time => state.clock.latest(),
+            Some(reading) => state.clock.now_since(reading),
+            None => state.clock.now(),
+        }
     }
 
     /// A [peek](Guarded::peek) at the state, and the present moment; a word of a rate needs a `reading`. Also `None` if the

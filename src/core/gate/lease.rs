@@ -81,6 +81,7 @@ impl Leases {
         self.note_front();
     }
 
+    #[inline]
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
         let expires_at = expiry(self.ttl, now);
         self.next_expiry = self.next_expiry.min(expires_at);
@@ -184,6 +185,7 @@ impl Leases {
     }
 
     /// Ends a lease. `None` when it was reclaimed before.
+    #[inline]
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
         if self.own_ttls.is_some() {

@@ -16,7 +16,6 @@ use crate::core::schedule::Enqueued;
 use crate::error::TryAcquireError;
 use crate::manager::parts::{Locked, Manager, Registered};
 use crate::manager::time::Reading;
-use crate::manager::time::clock::ClockOrigin;
 use crate::manager::visit::Visit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
@@ -38,8 +37,8 @@ impl<'a> InChannel<'a> {
                 None => self.try_acquire_past_word(cost, caller, Some(reading)),
             }
         } else {
-            match self.0.state.word.take_place(cost) {
-                Some(fence) => Ok(P::held(self.0, TimedGrant::of_place(fence), cost)),
+            match self.take_place(cost) {
+                Some(granted) => Ok(P::held(self.0, granted, cost)),
                 None => self.try_acquire_past_word(cost, caller, None),
             }
         }
@@ -53,6 +52,12 @@ impl<'a> InChannel<'a> {
             && self
                 .take_rate(self.0.common().time_source.now(), cost)
                 .is_some()
+    }
+
+    /// Grants a place without the lock. `None`, without a change, if the lock must decide or the policy is a rate.
+    #[inline(always)]
+    pub(crate) fn take_place(self, cost: u64) -> Option<TimedGrant> {
+        self.0.state.word.take_place(cost).map(TimedGrant::of_place)
     }
 
     /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
@@ -111,7 +116,9 @@ impl<'a> InChannel<'a> {
         caller: Caller,
         reading: Option<Reading>,
     ) -> Result<P, TryAcquireError> {
-        let (mut state, now) = self.0.lock_for_request(reading);
+        let reading = self.0.read_before_lock(reading);
+        let mut state = self.0.lock();
+        let now = self.0.now_since(reading, &mut state);
         match state.schedule.admit_in_place(now, cost, caller) {
             Some(Ok(grant)) => {
                 let origin = state.clock.origin();
@@ -217,58 +224,54 @@ impl<'a> InChannel<'a> {
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`OutChannel::poll`](super::out_channel::OutChannel::poll) has
-    /// the answer. `timeout` is in nanoseconds. `options` is called only where more than the cost matters.
+    /// the answer. `timeout` is in nanoseconds. `options` is called only where more than the cost and the caller matters.
     #[inline(always)]
     pub(crate) fn acquire(
         self,
         cost: u64,
+        caller: Caller,
         timeout: Option<u64>,
         options: impl Fn() -> RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let reading = if self.0.state.word.decides_rate() {
-            let reading = self.0.common().time_source.now();
-            if let Some(taken) = self.take_rate(reading, cost) {
-                granted.fill_in(taken.grant, taken.origin);
-                return Ok(Enqueued::Granted(()));
-            }
-            Some(reading)
-        } else {
-            if let Some(fence) = self.0.state.word.take_place(cost) {
-                granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
-                return Ok(Enqueued::Granted(()));
-            }
-            None
-        };
-        if self.0.common().has_waited.load(Relaxed) {
-            self.acquire_or_wait(&options(), timeout, waker, granted, reading)
-        } else {
-            self.acquire_in_place(&options(), timeout, waker, granted, reading)
+        let (mut taken, mut reading) = (self.take_place(cost), None);
+        if taken.is_none() && self.0.state.word.decides_rate() {
+            let now = *reading.insert(self.0.common().time_source.now());
+            taken = self.take_rate(now, cost);
         }
+        if let Some(taken) = taken {
+            granted.fill_in(taken.grant, taken.origin);
+            return Ok(Enqueued::Granted(()));
+        }
+        if !self.0.common().has_waited.load(Relaxed)
+            && self.acquire_in_place(cost, caller, reading, granted)
+        {
+            return Ok(Enqueued::Granted(()));
+        }
+        self.acquire_or_wait(&options(), timeout, waker, granted, reading)
     }
 
     /// The rest of [`InChannel::acquire`], where no word grants, for a request that is likely to be granted in place, because the
-    /// latest one was. It does not clone the waker in advance.
+    /// latest one was. It does not clone the waker in advance. Returns whether the request is granted.
     #[inline(never)]
     fn acquire_in_place(
         self,
-        options: &RequestOptions,
-        timeout: Option<u64>,
-        waker: &Waker,
-        granted: &mut TimedGrant,
+        cost: u64,
+        caller: Caller,
         reading: Option<Reading>,
-    ) -> Result<Enqueued<()>, Refused> {
-        let (mut state, now) = self.0.lock_for_request(reading);
-        let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
-        if let Some(Ok(grant)) = admitted {
-            granted.fill_in(grant, state.clock.origin());
-            Visit::end_after_grant(self.0, state, &grant);
-            return Ok(Enqueued::Granted(()));
-        }
-        drop(state);
-        self.0.common().has_waited.store(true, Relaxed);
-        self.acquire_or_wait(options, timeout, waker, granted, None)
+        granted: &mut TimedGrant,
+    ) -> bool {
+        let reading = self.0.read_before_lock(reading);
+        let mut state = self.0.lock();
+        let now = self.0.now_since(reading, &mut state);
+        let Some(Ok(grant)) = state.schedule.admit_in_place(now, cost, caller) else {
+            self.0.common().has_waited.store(true, Relaxed);
+            return false;
+        };
+        granted.fill_in(grant, state.clock.origin());
+        Visit::end_after_grant(self.0, state, &grant);
+        true
     }
 
     /// [`InChannel::acquire_in_place`] for a request that is likely to wait, because the latest one did.
@@ -284,7 +287,9 @@ impl<'a> InChannel<'a> {
         reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
         let mut queued = Some(waker.clone());
-        let (mut state, now) = self.0.lock_for_request(reading);
+        let reading = self.0.read_before_lock(reading);
+        let mut state = self.0.lock();
+        let now = self.0.now_since(reading, &mut state);
         let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
         if let Some(Ok(grant)) = admitted {
             granted.fill_in(grant, state.clock.origin());

@@ -13,7 +13,6 @@ use crate::core::queue::WaiterId;
 use crate::core::schedule::Schedule;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::AcquireError;
-use crate::manager::time::Reading;
 use crate::manager::time::clock::Clock;
 use crate::manager::time::runtimes::Runtimes;
 use crate::strategy::Moment;
@@ -64,19 +63,6 @@ impl State {
         } else {
             self.clock.latest()
         }
-    }
-
-    /// The present moment for a new request, and whether time matters to what is decided. If it does not, the clock is not read. The
-    /// `reading` may have been taken just before the lock.
-    #[inline(always)]
-    pub(in crate::manager) fn now_since(&mut self, reading: Option<Reading>) -> (Moment, bool) {
-        let follows_time = self.schedule.follows_time();
-        let now = match reading {
-            _ if !follows_time => self.clock.latest(),
-            Some(reading) => self.clock.now_since(reading),
-            None => self.clock.now(),
-        };
-        (now, follows_time)
     }
 
     /// Sets the timers for the next instant that matters.
