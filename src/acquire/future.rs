@@ -122,7 +122,7 @@ impl Progress {
         let (plain_cost, asks);
         let enqueued = match *self {
             Self::New { cost, caller } => {
-                // Made of what is in registers: a copy of `granted` would stall until its fields are written.
+                // This permit is made of values in registers. One that is copied from `granted` stalls until that is written.
                 if let Some(taken) = manager.in_channel().take_place(cost.into()) {
                     mem::forget(mem::replace(self, Self::Done));
                     return Poll::Ready(Ok(Permit::new(manager, taken, cost.into())));

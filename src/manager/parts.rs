@@ -301,7 +301,8 @@ impl Manager {
     /// The present moment for a new request, under the lock, with a reading that was taken [just before](Self::read_before_lock). If
     /// time does not matter to what is decided, the clock is not read.
     ///
-    /// The lock is borrowed: a function that takes it and returns it would move it through memory, which costs a tenth of a request.
+    /// The caller takes the lock. A function that took it and returned it would move it through memory, which stalls: that took 15 of
+    /// the 98 ns of a request with a TTL.
     #[inline(always)]
     pub(super) fn now_since(&self, reading: Option<Reading>, state: &mut State) -> Moment {
         let follows_time = state.schedule.follows_time();
