@@ -53,6 +53,8 @@ impl Call {
             ttl: 0,
             asks: Vec::new(),
             peek: None,
+            polls_every: 0,
+            waits_no_more: false,
             replaces_policy: false,
         }
     }
@@ -67,6 +69,7 @@ impl Asks {
             count,
             costs: costs.into(),
             waits: true,
+            ahead: false,
         }
     }
 }
@@ -179,6 +182,11 @@ pub struct Call {
     /// Costs to check. The reply states whether they would be granted after this call; no limit is charged. Only in a call
     /// without asks.
     pub peek: Option<Box<[u64]>>,
+    /// How often the holder asks again while it waits for a place, in nanoseconds; 0 if the store reports to it that its turn has
+    /// come.
+    pub polls_every: u64,
+    /// Whether no request of the holder waits any more, in a call without asks: its turn passes on.
+    pub waits_no_more: bool,
     /// Whether the store drops the state that another policy left for this key, except its leases and its fence. Otherwise such a
     /// state is [an error](crate::store::StoreError::PolicyDiffers).
     pub replaces_policy: bool,
@@ -196,6 +204,9 @@ pub struct Asks {
     pub costs: Box<[u64]>,
     /// Whether the asks wait if they are not granted. Otherwise each ask that is not granted counts as a denied attempt.
     pub waits: bool,
+    /// Whether no request waits for the units yet, because they are prefetched. If they are not granted, nothing is set aside for
+    /// them.
+    pub ahead: bool,
 }
 
 /// The actual cost of the work of a grant, or a charge without a grant.

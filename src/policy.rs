@@ -97,6 +97,16 @@ impl Limit {
         with_limit!(self, |limit| limit.checked(since_epoch).map(Into::into))
     }
 
+    /// How long its capacity takes to come back, in nanoseconds: whole microseconds, rounded up. 0 for a concurrency.
+    pub(crate) fn round_nanos(&self) -> u64 {
+        const UNKNOWN: Duration = Duration::from_secs(1); // it falls by halves
+        if self.counts_places() {
+            return 0;
+        }
+        let round = with_limit!(self, |limit| limit.window(self.capacity())).unwrap_or(UNKNOWN);
+        u64::try_from(round.as_nanos().div_ceil(1_000) * 1_000).unwrap_or(u64::MAX)
+    }
+
     /// Whether the limit counts units in flight.
     pub(crate) fn counts_places(&self) -> bool {
         self.description().guards == Guards::Capacity

@@ -12,7 +12,7 @@ use uuid::Uuid;
 pub use builder::SharedLimiterBuilder;
 
 use crate::acquire::{
-    Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared,
+    Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared, blocking_acquire,
 };
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::{Options, Schedule};
@@ -28,7 +28,7 @@ use crate::manager::{
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
-use crate::store::{KeyPage, Store};
+use crate::store::{KeyPage, Release, Store};
 use crate::strategy::Moment;
 use crate::upstream::UpstreamSignal;
 
@@ -54,6 +54,21 @@ use crate::upstream::UpstreamSignal;
 /// the holder before it ends for the store, whatever their clocks show. [`Permit::renew`] and [`renew_for`](Permit::renew_for)
 /// only report whether the permit is live; [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held.
 /// [`Permit::fence`] rises with every grant of a key, over all processes.
+///
+/// # Fair shares
+///
+/// While processes wait for the same key, the store records what each of them waits for. The next unit goes to the process that
+/// holds the fewest places; among equals, to the one that was granted the fewest units since it began to wait; among these, to
+/// the one that came first. So processes that all want more get equal shares, however many requests wait in each, and one that
+/// asks rarely is granted at once. The first process in this order is not passed, however much its request costs.
+///
+/// A denied process asks again when its own units are there: at the instant that the store named for it, or when the store [reports
+/// its turn](crate::store::Release::Turn). A process that does not come within 20 ms, because it is slow or dead, is passed over until
+/// it asks again. A process that returns a place may take it again for 10 ms, so that short permits are not handed over each time.
+/// Where the store does not report turns, these times are 2 and 5 times [`poll_every`](SharedLimiterBuilder::poll_every).
+///
+/// The store records at most 64 processes of a key. If more wait for a rate, it names an instant to each of the others in turn; for
+/// places, they ask at random times. Within a process, requests are granted in the order of its queue, by their priorities.
 ///
 /// # When the store is down
 ///
@@ -176,7 +191,35 @@ impl SharedLimiter {
         self.request().acquire_owned()
     }
 
-    /// Starts a request with a cost, costs by unit, a priority or a timeout.
+    /// [`SharedLimiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit, like
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire). The store is called in the background.
+    ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::NoRuntime`] only in the case that
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) describes.
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// let limiter = SharedLimiter::new(MemoryStore::new(), "api", "1000/s burst 1")?;
+    /// for _ in 0..3 {
+    ///     let _permit = limiter.blocking_acquire()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire(&self) -> Result<Permit, AcquireError> {
+        self.request().blocking_acquire()
+    }
+
+    /// Starts a request with a cost, costs by unit, a priority or a timeout. There is no `reserve`, as there is in a
+    /// [`Limiter`](crate::Limiter::reserve): when its turn comes, depends on what other processes ask for meanwhile.
     #[track_caller]
     pub fn request(&self) -> PermitRequest<&Self> {
         self.request_of(1)
@@ -430,6 +473,20 @@ impl<'a> PermitRequest<&'a SharedLimiter> {
         AcquireOwned::new(Arc::clone(&self.target.manager), self.options)
     }
 
+    /// Blocks the thread until it has the permit. See [`SharedLimiter::blocking_acquire`].
+    ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::blocking_acquire`], and [`AcquireError::TimedOut`].
+    #[track_caller]
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        blocking_acquire(&self.target.manager, self.options)
+    }
+
     /// Waits for the permit, and runs the future while it holds the permit. See [`SharedLimiter::run`].
     ///
     /// # Errors
@@ -533,9 +590,13 @@ struct Keys {
 }
 
 impl Keys {
-    /// Handles a release message: places of this key were released in some process. Without a key, places of any key may have
-    /// been released.
-    fn released(&self, key: Option<&[u8]>) {
+    /// Handles a message of the store for this holder.
+    fn heard(&self, release: Release<'_>, by: u64) {
+        let (key, other) = match release {
+            Release::Turn { key, holder, next } => (Some(key), (holder != by).then_some(next)),
+            Release::Reset(key) => (Some(key), None),
+            Release::Unknown => (None, None),
+        };
         let managers: Vec<_> = match key {
             Some(key) => self
                 .managers
@@ -552,7 +613,10 @@ impl Keys {
                 .collect(),
         };
         for manager in &managers {
-            manager.at_store().released_elsewhere();
+            match other {
+                None => manager.at_store().turn_came(),
+                Some(next) => manager.at_store().other_turn_came(next == Some(by)),
+            }
         }
     }
 

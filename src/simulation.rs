@@ -19,6 +19,8 @@ pub struct Setting {
     /// Whether two of a hundred messages are lost, every fifth process dies, every seventh is cut off for a part of each second,
     /// and some callers give up.
     pub faults: bool,
+    /// Whether one in ten processes fails: half of these die, and the others stand still for three of every six seconds.
+    pub failing: bool,
     /// How long the simulation runs, in virtual time.
     pub length: Duration,
     /// Runs with the same seed are the same.
@@ -30,7 +32,7 @@ pub struct Setting {
 pub struct Outcome {
     /// When the store granted what was used, since the start, in order.
     pub grants: Vec<Duration>,
-    /// The number of grants to each process.
+    /// The number of grants to each process that does not [fail](Setting::failing).
     pub of_each: Vec<u64>,
     /// The number of calls to the store.
     pub calls: u64,
@@ -54,6 +56,7 @@ pub fn run(setting: &Setting, mut tell: impl FnMut(Duration)) -> Result<Outcome,
         processes: setting.processes,
         lost: if setting.faults { 20 } else { 0 },
         faults: setting.faults,
+        failing: setting.failing,
         prefetch: setting.prefetch.map(|(max, kept_for)| PrefetchOptions {
             max,
             kept_for: nanos(kept_for).max(1),

@@ -81,7 +81,7 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///   that it was not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter
 ///   follows its [rule](OnStoreDown). It checks each [reply](Reply#what-a-reply-must-satisfy). A wrong reply becomes the error
 ///   [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
-/// 5. If the engine has messages, send one after a state was written with [`released`](Decided::released), and [pass it
+/// 5. If the engine has messages, send the [turns](Decided::turns) after the state was written, and [pass them
 ///   on](Store::listen). Without messages, requests that wait for a place poll.
 /// 6. Test the store with the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs
 ///   only `tollgate::store::conformance::tests!(MapStore::new());`.
@@ -116,9 +116,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Notifies the listener, until it [is closed](ReleaseListener::is_closed), of the keys of this limiter whose places were
-    /// released. Messages may be lost, so waiters also poll from time to time. Returns whether the store reports releases. If
-    /// not, waiters poll ten times as often.
+    /// Notifies the listener, until it [is closed](ReleaseListener::is_closed), of the [turns](Decided::turns) of this limiter's
+    /// keys. Messages may be lost, so waiters also poll from time to time. Returns whether the store reports the turns of all
+    /// processes. If not, waiters poll fifty times as often.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let _ = (limiter, listener);
         false
@@ -157,43 +157,62 @@ pub struct KeyPage {
     pub next: Option<Vec<u8>>,
 }
 
-/// Handles the release of a key, or of any key if it is `None`.
-type ReleaseCallback = dyn Fn(Option<&[u8]>) + Send + Sync;
+/// What a [listener](ReleaseListener) is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Release<'a> {
+    /// It is the turn of a holder to take places of a key.
+    Turn {
+        /// The key.
+        key: &'a [u8],
+        /// The [holder](Call::holder).
+        holder: u64,
+        /// The holder whose turn is next. It asks a while later, in case the first one does not.
+        next: Option<u64>,
+    },
+    /// All places of this key are free.
+    Reset(&'a [u8]),
+    /// Messages may have been missed.
+    Unknown,
+}
 
-/// Receives the releases of other processes: see [`Store::listen`].
+type ReleaseCallback = dyn Fn(Release<'_>) + Send + Sync;
+
+/// Receives the messages of a store: see [`Store::listen`].
 #[derive(Clone)]
 pub struct ReleaseListener {
     /// The limiter that listens.
     target: Weak<dyn Any + Send + Sync>,
-    /// Handles the release of a key, or of any key. Does nothing if the target is gone.
+    /// Does nothing if the target is gone.
     released: Arc<ReleaseCallback>,
 }
 
 impl ReleaseListener {
-    /// Calls `released` with the target and the key of each release, or with `None` when places of any key may have been
-    /// released. The calls end when the target has no owner any more.
+    /// Calls `released` with the target and each message. The calls end when the target has no owner any more.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
-    /// use tollgate::store::ReleaseListener;
+    /// use tollgate::store::{Release, ReleaseListener};
     ///
-    /// let keys = Arc::new(Mutex::new(Vec::new()));
-    /// let listener = ReleaseListener::new(&keys, |keys, key| keys.lock().unwrap().push(key.map(<[u8]>::to_vec)));
-    /// listener.released(b"alice");
-    /// listener.hears_again();
-    /// assert_eq!(*keys.lock().unwrap(), [Some(b"alice".to_vec()), None]);
-    /// drop(keys);
+    /// let heard = Arc::new(Mutex::new(0));
+    /// let listener = ReleaseListener::new(&heard, |heard, release| {
+    ///     *heard.lock().unwrap() += usize::from(release == Release::Turn { key: b"alice", holder: 7, next: None });
+    /// });
+    /// listener.released(Release::Turn { key: b"alice", holder: 7, next: None });
+    /// listener.released(Release::Unknown);
+    /// assert_eq!(*heard.lock().unwrap(), 1);
+    /// drop(heard);
     /// assert!(listener.is_closed());
     /// ```
     pub fn new<T: Send + Sync + 'static>(
         target: &Arc<T>,
-        released: impl Fn(&T, Option<&[u8]>) + Send + Sync + 'static,
+        released: impl Fn(&T, Release<'_>) + Send + Sync + 'static,
     ) -> Self {
         let target = Arc::downgrade(target);
         let listening = Weak::clone(&target);
-        let released = move |key: Option<&[u8]>| {
+        let released = move |release: Release<'_>| {
             if let Some(target) = listening.upgrade() {
-                released(&target, key);
+                released(&target, release);
             }
         };
         Self {
@@ -202,15 +221,10 @@ impl ReleaseListener {
         }
     }
 
-    /// Notifies the limiter that places of this key came back.
-    pub fn released(&self, key: &[u8]) {
-        (self.released)(Some(key));
-    }
-
-    /// Notifies the limiter that releases may have been missed until now. Call this when a connection for messages was made
-    /// again. See [`new`](Self::new) for an example.
-    pub fn hears_again(&self) {
-        (self.released)(None);
+    /// Passes a message on to the limiter. After a connection for messages was made again, pass on [`Release::Unknown`]. See
+    /// [`new`](Self::new) for an example.
+    pub fn released(&self, release: Release<'_>) {
+        (self.released)(release);
     }
 
     /// Whether the limiter has stopped listening. A store that keeps a listener checks this at least once a minute.
@@ -256,9 +270,20 @@ impl Listeners {
         }
     }
 
-    /// Notifies the listeners of this limiter.
-    fn released(&self, limiter: &str, key: &[u8]) {
-        self.each(Some(limiter), |listener| listener.released(key));
+    /// Notifies the listeners of this limiter that all places of the key are free.
+    fn reset(&self, limiter: &str, key: &[u8]) {
+        self.each(Some(limiter), |listener| {
+            listener.released(Release::Reset(key));
+        });
+    }
+
+    /// Notifies the listeners of this limiter of turns.
+    fn turns(&self, limiter: &str, key: &[u8], turns: &[u64], next: Option<u64>) {
+        for &holder in turns {
+            self.each(Some(limiter), |listener| {
+                listener.released(Release::Turn { key, holder, next });
+            });
+        }
     }
 }
 

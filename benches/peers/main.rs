@@ -7,6 +7,7 @@
 //! cargo bench -p peers --bench peers -- W11        a layer in front of a service, and in front of a server if wrk is installed
 //! scripts/servers cargo bench -p peers --bench peers --features redis -- W9     limits in Redis
 //! scripts/servers cargo bench -p peers --bench peers --features postgres,mysql,sqlite -- W10     limits in databases; each feature alone works, too
+//! scripts/servers cargo bench -p peers --bench peers --features redis -- W12    how processes share a limit, a minute and a half for each store
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -85,11 +86,32 @@ const WORKLOADS: &[Workload] = &[
     ("W10 MariaDB", stores::mysql::rows),
     #[cfg(feature = "sqlite")]
     ("W10 SQLite", stores::sqlite::rows),
+    #[cfg(feature = "redis")]
+    ("W12", stores::shares::in_redis),
+    #[cfg(feature = "postgres")]
+    ("W12", stores::shares::in_postgres),
+    #[cfg(feature = "mysql")]
+    ("W12", stores::shares::in_mysql),
+    #[cfg(feature = "sqlite")]
+    ("W12", stores::shares::in_sqlite),
 ];
 
 fn main() {
     let (flags, names): (Vec<_>, Vec<_>) =
         env::args().skip(1).partition(|arg| arg.starts_with("--"));
+    #[cfg(any(
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "sqlite"
+    ))]
+    if let Some((stores::shares::REPLICA, arguments)) = names
+        .split_first()
+        .map(|(first, rest)| (first.as_str(), rest))
+    {
+        stores::shares::replica(arguments).expect("a process of a run");
+        return;
+    }
     // `cargo bench` passes `--bench`. `cargo test --all-targets` does not, and must not take minutes.
     if flags.is_empty() && names.is_empty() {
         println!("run as `cargo bench -p peers --bench peers`");
@@ -105,6 +127,9 @@ fn main() {
             eprintln!("{name} ...");
             rows.extend(run());
         }
+    }
+    if rows.is_empty() {
+        return; // W12 has printed a table of its own
     }
     print(&rows);
     let proportions: Vec<_> = rows

@@ -6,6 +6,7 @@ pub(crate) mod mysql;
 pub(crate) mod postgres;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+pub(crate) mod shares;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 

@@ -4,9 +4,10 @@ use common::Human;
 use common::plot::{self, Area, Chart, GREEN, INK, Line, RED};
 use plotters::prelude::*;
 
-use crate::{Options, Row};
+use crate::{Kind, Options, Row};
 
 const SIZE: (u32, u32) = (1_260, 460);
+const AMBER: RGBColor = RGBColor(220, 140, 30);
 const STRICT: RGBColor = RGBColor(70, 130, 190);
 /// The least value on the logarithmic scales.
 const LEAST: f64 = 0.01;
@@ -24,7 +25,7 @@ pub(crate) fn draw(rows: &[Row], options: &Options) -> plot::Outcome {
     };
     let (most, kept) = (options.prefetch, Human(options.kept));
     let caption = format!(
-        "Four callers in each, 1 to 20 ms for a message; {over}. Prefetched: {most} units at most, for {kept} at most."
+        "Four callers in each, 1 to 20 ms for a message; {over}. Prefetched: {most} units at most, for {kept} at most. Of ten, one dies or stands still."
     );
     plot::write(&options.svg, SIZE, (&headline, &caption), |sheet| {
         let areas = sheet.split_evenly((1, 3));
@@ -43,18 +44,22 @@ fn draw_used(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
             format!("{percent:.0} %")
         }
     })?;
-    both(&mut chart, rows, |row| row.used * 100.0, true)?;
+    lines(&mut chart, rows, |row| row.used * 100.0, true)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
     let title = "Fewest and most of a process, in equal shares";
-    let of_rows = |value: fn(&Row) -> f64| rows.iter().map(move |row| power(value(row)));
-    let lowest = of_rows(|row| row.fewest).fold(-1.0, f64::min).floor();
-    let highest = of_rows(|row| row.most).fold(1.0, f64::max).ceil();
-    let mut chart = plot::frame(area, title, 44, end(rows), lowest..highest + 0.5)?;
-    axes(&mut chart, 6, &|power| times(*power, highest))?;
-    let equal = vec![(0.0, 0.0), (end(rows), 0.0)];
+    let highest = rows.iter().map(|row| row.most).fold(1.5, f64::max);
+    let mut chart = plot::frame(area, title, 44, end(rows), 0.0..highest * 1.4)?; // room for the legend
+    axes(&mut chart, 7, &|times| {
+        if *times > highest {
+            String::new()
+        } else {
+            format!("{times} ×")
+        }
+    })?;
+    let equal = vec![(0.0, 1.0), (end(rows), 1.0)];
     Line {
         label: Some("an equal share"),
         points: equal,
@@ -62,8 +67,8 @@ fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
         dashed: true,
     }
     .draw(&mut chart)?;
-    both(&mut chart, rows, |row| power(row.most), true)?;
-    both(&mut chart, rows, |row| power(row.fewest), false)?;
+    lines(&mut chart, rows, |row| row.most, true)?;
+    lines(&mut chart, rows, |row| row.fewest, false)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
@@ -81,7 +86,7 @@ fn draw_calls(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
         lowest..highest + 0.5,
     )?;
     axes(&mut chart, 6, &|power| label(*power, highest))?;
-    both(&mut chart, rows, |row| power(row.calls_per_grant), true)?;
+    lines(&mut chart, rows, |row| power(row.calls_per_grant), true)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
@@ -103,19 +108,20 @@ fn axes(chart: &mut Chart<'_, '_>, labels: usize, y: &dyn Fn(&f64) -> String) ->
     Ok(())
 }
 
-/// Draws a line for the strict runs and one for those with prefetched units, in the legend if `labelled`. Where the two coincide,
-/// both can be seen.
-fn both<'a, 'b: 'a>(
+/// Draws a line for each kind of run, in the legend if `labelled`. Where they coincide, all can be seen.
+fn lines<'a, 'b: 'a>(
     chart: &mut Chart<'a, 'b>,
     rows: &[Row],
     value: impl Fn(&Row) -> f64,
     labelled: bool,
 ) -> plot::Outcome {
-    for (prefetched, name, color, dashed) in [
-        (false, "strict", STRICT, false),
-        (true, "prefetched units", GREEN, true),
-    ] {
-        let rows = rows.iter().filter(|row| row.prefetched == prefetched);
+    for kind in Kind::ALL {
+        let (color, dashed) = match kind {
+            Kind::Strict => (STRICT, false),
+            Kind::Prefetched => (GREEN, true),
+            Kind::Failing => (AMBER, true),
+        };
+        let rows = rows.iter().filter(|row| row.kind == kind);
         let points: Vec<_> = rows
             .map(|row| (f64::from(row.processes).log10(), value(row)))
             .collect();
@@ -125,7 +131,7 @@ fn both<'a, 'b: 'a>(
                 .map(|point| Circle::new(*point, 3, color.filled())),
         )?;
         Line {
-            label: labelled.then_some(name),
+            label: labelled.then_some(kind.name()),
             points,
             color,
             dashed,
@@ -156,14 +162,5 @@ fn label(power: f64, highest: f64) -> String {
         value.to_string()
     } else {
         indicatif::HumanCount(value as u64).to_string()
-    }
-}
-
-fn times(power: f64, highest: f64) -> String {
-    let value = label(power, highest);
-    if value.is_empty() {
-        value
-    } else {
-        format!("{value} ×")
     }
 }

@@ -1,5 +1,6 @@
 //! Up to 1,000 processes on one key of a store, in virtual time: how much of the limit they use, how evenly, and how many calls that
-//! takes, strictly and with prefetched units. Every run is checked: all together never exceed the limit.
+//! takes; strictly, with prefetched units, and while one in ten processes dies or stands still. Every run is checked: all together never
+//! exceed the limit.
 //!
 //! ```text
 //! cargo run --example simulation --features simulation               # the table and the drawing of BENCHMARKS.md
@@ -7,7 +8,7 @@
 //! ```
 //!
 //! It runs the state machine of the crate with the rules of its in-memory store, but no runtime: a message takes 1 to 20 ms each
-//! way, and each process has four callers, which ask again as soon as they are granted. It takes a minute, or six seconds with
+//! way, and each process has four callers, which ask again as soon as they are granted. It takes a minute and a half, or ten seconds with
 //! `--release`.
 //!
 //! It prints a table and writes a drawing to `target/simulation.svg`. The exit code is 0 when the limit held, 1 when it did not, and 2
@@ -73,14 +74,36 @@ impl Options {
         sizes.chain([most]).collect()
     }
 
-    fn setting(&self, processes: u32, prefetched: bool) -> Setting {
+    fn setting(&self, processes: u32, kind: Kind) -> Setting {
         Setting {
             policy: self.bucket().into(),
             processes: processes as usize,
-            prefetch: prefetched.then_some((self.prefetch, self.kept)),
+            prefetch: (kind == Kind::Prefetched).then_some((self.prefetch, self.kept)),
             faults: self.faults,
+            failing: kind == Kind::Failing,
             length: self.run,
             seed: self.seed,
+        }
+    }
+}
+
+/// What a run is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Strict,
+    Prefetched,
+    /// One in ten processes fails. The figures are of the others.
+    Failing,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Strict, Self::Prefetched, Self::Failing];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Prefetched => "prefetched units",
+            Self::Failing => "one in ten fails",
         }
     }
 }
@@ -88,8 +111,8 @@ impl Options {
 /// The result of one run.
 struct Row {
     processes: u32,
-    prefetched: bool,
-    /// The share used of what the limit admits, from 0 to 1.
+    kind: Kind,
+    /// The share used of what the limit admits, from 0 to 1, also by processes that fail.
     used: f64,
     /// Units above the limit, in any span.
     over: u64,
@@ -98,27 +121,33 @@ struct Row {
     fewest: f64,
     most: f64,
     each: (u64, u64),
+    /// Jain's index of fairness: 1 for equal shares.
+    index: f64,
 }
 
 impl Row {
-    fn of(outcome: &Outcome, setting: &Setting, options: &Options) -> Self {
+    fn of(outcome: &Outcome, setting: &Setting, kind: Kind, options: &Options) -> Self {
         let granted = outcome.grants.len() as f64;
         let admitted = options.burst as f64 + options.rate as f64 * options.run.as_secs_f64();
         let each = &outcome.of_each;
+        let sum = each.iter().sum::<u64>() as f64;
+        let squares: f64 = each.iter().map(|grants| (*grants as f64).powi(2)).sum();
+        let index = sum * sum / (each.len() as f64 * squares);
         let each = (
             each.iter().min().copied().unwrap_or(0),
             each.iter().max().copied().unwrap_or(0),
         );
-        let share = granted / setting.processes as f64;
+        let share = outcome.of_each.iter().sum::<u64>() as f64 / outcome.of_each.len() as f64;
         Self {
             processes: setting.processes as u32,
-            prefetched: setting.prefetch.is_some(),
+            kind,
             used: granted / admitted,
             over: over(&outcome.grants, options),
             calls_per_grant: outcome.calls as f64 / granted,
             fewest: each.0 as f64 / share,
             most: each.1 as f64 / share,
             each,
+            index,
         }
     }
 }
@@ -145,17 +174,17 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let settings = options
         .sizes()
         .into_iter()
-        .flat_map(|size| [false, true].map(|prefetched| options.setting(size, prefetched)));
+        .flat_map(|size| Kind::ALL.map(|kind| (kind, options.setting(size, kind))));
     let settings: Vec<_> = settings.collect();
     // The time of a run is proportional to its processes, plus a constant.
     let length = |setting: &Setting| setting.processes as u64 + 50;
-    let progress = ProgressBar::new(settings.iter().map(length).sum());
+    let progress = ProgressBar::new(settings.iter().map(|(_, setting)| length(setting)).sum());
     progress.set_style(ProgressStyle::with_template(
         "{bar:40.cyan} {percent} %   {msg}",
     )?);
     let mut rows = Vec::new();
     let mut done = 0;
-    for setting in &settings {
+    for (kind, setting) in &settings {
         progress.set_message(format!(
             "{} processes",
             HumanCount(setting.processes as u64)
@@ -170,10 +199,10 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             }
         })?;
         done += length(setting);
-        rows.push(Row::of(&outcome, setting, options));
+        rows.push(Row::of(&outcome, setting, *kind, options));
     }
     progress.finish_and_clear();
-    print(&rows, options);
+    print(&rows);
     drawing::draw(&rows, options)?;
     say!("\ndrawing  {}", options.svg.display());
     let over = rows.iter().find(|row| row.over > 0);
@@ -191,24 +220,21 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Prints the rows as a table in Markdown.
-fn print(rows: &[Row], options: &Options) {
+fn print(rows: &[Row]) {
     say!(
-        "| processes | prefetched | used of the limit | over it | calls per grant | grants of each process |"
+        "| processes | run | used of the limit | over it | calls per grant | grants of each process | Jain's index |"
     );
-    say!("|---|---|---|---|---|---|");
+    say!("|---|---|---|---|---|---|---|");
     for row in rows {
         let (processes, used, (fewest, most)) =
             (HumanCount(row.processes.into()), row.used * 100.0, row.each);
-        let prefetched = if row.prefetched {
-            format!("{} units", options.prefetch)
-        } else {
-            "no".to_owned()
-        };
         let (fewest, most) = (HumanCount(fewest), HumanCount(most));
         say!(
-            "| {processes} | {prefetched} | {used:.1} % | {} | {:.2} | {fewest} to {most} |",
+            "| {processes} | {} | {used:.1} % | {} | {:.2} | {fewest} to {most} | {:.3} |",
+            row.kind.name(),
             row.over,
-            row.calls_per_grant
+            row.calls_per_grant,
+            row.index
         );
     }
 }

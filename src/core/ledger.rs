@@ -9,11 +9,12 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | the version of this form: 2 |
+//! | 1 | the version of this form: 3; version 2 has no tickets |
 //! | 8 | a checksum of all that follows: FNV-1a, little-endian |
 //! | n | the text of the policy |
 //! | n | the latest instant, the time from the start of the limits to it, the fence |
 //! | n | the number of limits, then the leases by holder: number, time from the latest instant to the expiry, costs |
+//! | n | the last instant that was told to a replica without a ticket, the number of tickets; each: holder, asks that wait, their costs, units granted, when it asked, when it is due or 0, when its turn began |
 //! | n | the state of each limit: two words, or the grants of a log that still count; nothing of a concurrency, which follows from the leases |
 //!
 //! Numbers are LEB128: seven bits a byte, the low ones first. A text has its length before it.
@@ -23,6 +24,7 @@
 
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,8 +34,11 @@ use crate::core::gate::plan::Plan;
 use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply, Settlement};
 use crate::strategy::{Grants, Moment};
 
-/// The version of a ledger's bytes.
-const VERSION: u8 = 2;
+pub(crate) use turns::Offer;
+use turns::{Caller, KEEN_FOR, Left, MAX_TICKETS, Turn, TurnTicket, Turns, units};
+
+/// The version of a ledger's bytes. Version 2 has no tickets.
+const VERSION: u8 = 3;
 /// The number of bytes before the text of the policy.
 const HEAD: usize = 9;
 
@@ -50,6 +55,7 @@ pub(crate) struct Ledger {
     latest: Moment,
     /// When the limits started: earlier grants cannot be refunded.
     reset_at: Moment,
+    turns: Turns,
 }
 
 /// A holder, and the number that it gave the lease.
@@ -82,11 +88,17 @@ impl Ledger {
             fence: 0,
             latest: now,
             reset_at: now,
+            turns: Turns::default(),
         }
     }
 
     pub(crate) fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    /// Whether replicas wait, or did so lately.
+    pub(crate) fn has_tickets(&self) -> bool {
+        !self.turns.tickets.is_empty()
     }
 
     /// Replaces the policy. The limits of time start anew, and the leases stay.
@@ -115,20 +127,24 @@ impl Ledger {
             .iter()
             .map(|limit| limit.forgettable_at(self.latest))
             .max()
-            .unwrap_or(self.latest);
+            .unwrap_or(self.latest)
+            .max(self.turns.forgettable_at());
         self.by_expiry
             .last()
             .map_or(limits, |(last, _)| limits.max(*last))
     }
 
-    /// Carries out a call. Fences follow the clock where it is ahead of them, so that they rise even after a key was forgotten.
-    pub(crate) fn call(&mut self, now: Moment, call: &Call) -> Reply {
+    /// Carries out a call. Fences follow the clock where it is ahead of them, so that they rise even after a key was forgotten. Also
+    /// returns which holders are to be told that it is their turn to take a place.
+    pub(crate) fn call(&mut self, now: Moment, call: &Call) -> (Reply, Offer) {
         let now = now.max(self.latest);
         self.latest = now;
         let reclaimed = self.reclaim(now);
-        call.returns
+        let returned = call
+            .returns
             .iter()
-            .for_each(|number| drop(self.take_lease((call.holder, *number))));
+            .filter(|number| self.take_lease((call.holder, **number)).is_some())
+            .count();
         call.settlements
             .iter()
             .for_each(|settlement| self.settle(now, settlement));
@@ -139,10 +155,26 @@ impl Ledger {
             .filter(|number| !self.renew(now, (call.holder, *number), call.ttl))
             .collect();
         let first_fence = self.fence.saturating_add(1).max(now.nanos() / 1_000);
-        let (granted, stop) = self.grant(now, call);
+        let caller = Caller {
+            holder: call.holder,
+            polls_every: call.polls_every,
+            returns: returned > 0,
+        };
+        let held = |holder| held(&self.leases, holder);
+        let mut turn = self.turns.begin(now, caller, held);
+        if let (Some(turn), Some(asks)) = (&mut turn, call.asks.first()) {
+            turn.bound(|| self.pause(&asks.costs));
+        }
+        let (granted, stop) = self.grant(now, call, &mut turn);
         if granted > 0 {
             self.fence = first_fence.saturating_add(granted - 1);
         }
+        let stop = self.end_turn(now, call, caller, granted, stop);
+        let offered = if self.plan.holds_places() && call.peek.is_none() {
+            self.turns.offer(now, &self.limits, call.holder)
+        } else {
+            Offer::default()
+        };
         let reading = |limit: &LimitState| {
             let report = limit.report(now, 0, 1);
             let available_at = if limit.places().is_some() {
@@ -157,8 +189,8 @@ impl Ledger {
             }
         };
         let limits = self.limits.iter().map(reading).collect();
-        let stop = stop.or_else(|| self.stop(now, call.peek.as_deref()?));
-        Reply {
+        let stop = stop.or_else(|| self.stop(now, call.peek.as_deref()?, turn));
+        let reply = Reply {
             now: now.nanos(),
             granted,
             first_fence,
@@ -166,7 +198,74 @@ impl Ledger {
             limits,
             lost,
             reclaimed,
+        };
+        (reply, offered)
+    }
+
+    /// Records what the caller waits for.
+    fn end_turn(
+        &mut self,
+        now: Moment,
+        call: &Call,
+        caller: Caller,
+        granted: u64,
+        stop: Option<DeniedAsk>,
+    ) -> Option<DeniedAsk> {
+        if call.asks.is_empty() && call.returns.is_empty() && !call.waits_no_more {
+            return stop;
         }
+        let last = call.asks.last().map_or(&[][..], |asks| &asks.costs);
+        let mut left = Left {
+            wanted: 0,
+            costs: last,
+            due: None,
+            granted: 0,
+        };
+        let mut rest = granted;
+        for asks in &call.asks {
+            let taken = asks.count.min(rest);
+            rest -= taken;
+            left.granted = left
+                .granted
+                .saturating_add(taken.saturating_mul(units(&asks.costs)));
+            let waits = asks.waits && !asks.ahead;
+            let waiting = if waits { asks.count - taken } else { 0 };
+            if left.wanted == 0 && waiting > 0 {
+                left.costs = &asks.costs;
+            }
+            left.wanted = left.wanted.saturating_add(waiting);
+        }
+        match stop.map(|stop| stop.until) {
+            Some(DeniedUntil::Never) => left.wanted = 0,
+            // As exact as the clock of each store.
+            Some(DeniedUntil::Instant(at)) => {
+                left.due = Some(Moment::from_nanos(at.div_ceil(1_000).saturating_mul(1_000)));
+            }
+            Some(DeniedUntil::Release { .. }) | None => {}
+        }
+        if left.wanted == 0 && self.turns.tickets.is_empty() {
+            return stop;
+        }
+        let (held, pause) = (held(&self.leases, call.holder), self.pause(left.costs));
+        match (stop, self.turns.end(now, caller, held, left, pause)) {
+            (Some(stop), Some(at)) => Some(DeniedAsk {
+                until: DeniedUntil::Instant(at.nanos()),
+                ..stop
+            }),
+            _ => stop,
+        }
+    }
+
+    /// The time in which the units of an ask of these costs come on average, in nanoseconds: whole microseconds.
+    fn pause(&self, costs: &[u64]) -> u64 {
+        let pauses = self.plan.limits().iter().zip(costs).map(|(limit, cost)| {
+            let micros = u128::from(limit.round_nanos() / 1_000);
+            micros
+                .saturating_mul((*cost).into())
+                .div_ceil(limit.capacity().max(1).into())
+        });
+        let micros = u64::try_from(pauses.max().unwrap_or(0)).unwrap_or(u64::MAX);
+        micros.saturating_mul(1_000)
     }
 
     /// Reclaims all leases that have expired.
@@ -219,38 +318,51 @@ impl Ledger {
     }
 
     /// Grants the longest prefix of the asks. Of those that do not wait, the others count as denied.
-    fn grant(&mut self, now: Moment, call: &Call) -> (u64, Option<DeniedAsk>) {
+    fn grant(
+        &mut self,
+        now: Moment,
+        call: &Call,
+        turn: &mut Option<Turn>,
+    ) -> (u64, Option<DeniedAsk>) {
         let mut granted = 0;
         let mut stop = None;
         for asks in &call.asks {
             let room = if stop.is_some() {
                 0
             } else {
-                self.room(now, asks)
+                self.room(now, asks, *turn)
             };
             granted = room.saturating_add(granted);
             charge(&mut self.limits, now, &asks.costs, room);
             self.open_leases(now, call, asks, room);
+            if let Some(turn) = turn {
+                turn.advance(&self.limits, &asks.costs, room);
+            }
             if room == asks.count {
                 continue;
             }
             if !asks.waits {
                 self.note_denials(now, asks, asks.count - room);
             }
-            stop = stop.or_else(|| self.stop(now, &asks.costs));
+            stop = stop
+                .or_else(|| self.stop(now, &asks.costs, *turn))
+                .or_else(|| soon(now, &asks.costs));
         }
         (granted, stop)
     }
 
-    /// How many of these asks every limit has room for.
-    fn room(&self, now: Moment, asks: &Asks) -> u64 {
+    /// How many of these asks every limit has room for, behind those of others whose turn comes before.
+    fn room(&self, now: Moment, asks: &Asks, turn: Option<Turn>) -> u64 {
         let asked = self
             .limits
             .iter()
             .zip(&asks.costs)
             .filter(|(_, cost)| **cost > 0);
         let room = asked.map(|(limit, cost)| limit.report(now, 0, *cost).remaining / cost);
-        room.fold(asks.count, u64::min)
+        let room = room.fold(asks.count, u64::min);
+        turn.map_or(room, |turn| {
+            self.turns.room(&self.limits, turn, now, &asks.costs, room)
+        })
     }
 
     fn open_leases(&mut self, now: Moment, call: &Call, asks: &Asks, count: u64) {
@@ -291,14 +403,26 @@ impl Ledger {
     }
 
     /// What stops a request of these costs: the limit that stops it longest, and the first of several such limits.
-    fn stop(&self, now: Moment, costs: &[u64]) -> Option<DeniedAsk> {
+    fn stop(&self, now: Moment, costs: &[u64], turn: Option<Turn>) -> Option<DeniedAsk> {
+        let before = turn
+            .map(|turn| self.turns.before(now, &self.limits, turn))
+            .unwrap_or_default();
         let asked = self.limits.iter().zip(costs).enumerate();
         let stops = asked.filter_map(|(limit, (state, cost))| {
             if *cost == 0 {
                 return None;
             }
+            let before = before.get(limit).copied().unwrap_or(0);
             let exceeds = *cost > self.plan.limits()[limit].capacity();
-            let (rank, until) = match state.decide(now, *cost).err()? {
+            let until = match before {
+                0 => state.decide(now, *cost).err()?,
+                _ => state.comes_at(
+                    now,
+                    before.saturating_add(*cost),
+                    &self.plan.limits()[limit],
+                )?,
+            };
+            let (rank, until) = match until {
                 _ if exceeds => (Moment::NEVER, DeniedUntil::Never),
                 Moment::NEVER if state.places().is_some() => {
                     let first_expiry = self
@@ -328,6 +452,7 @@ impl Ledger {
         put(&mut bytes, self.latest.since(self.reset_at));
         put(&mut bytes, self.fence);
         self.put_leases(&mut bytes);
+        self.put_tickets(&mut bytes);
         self.limits
             .iter()
             .for_each(|limit| put_limit(&mut bytes, limit, self.latest));
@@ -346,7 +471,8 @@ impl Ledger {
         bytes: &[u8],
     ) -> Result<(Self, Option<String>), Damaged> {
         let (head, mut rest) = bytes.split_at_checked(HEAD).ok_or(Damaged)?;
-        if head[0] != VERSION || head[1..] != checksum(rest).to_le_bytes() {
+        let version = head[0];
+        if !(2..=VERSION).contains(&version) || head[1..] != checksum(rest).to_le_bytes() {
             return Err(Damaged);
         }
         let bytes = &mut rest;
@@ -362,7 +488,10 @@ impl Ledger {
                 .ok_or(Damaged)?,
         );
         ledger.fence = take(bytes)?;
-        ledger.take_leases(bytes)?;
+        let limits = ledger.take_leases(bytes)?;
+        if version >= 3 {
+            ledger.take_tickets(bytes, limits)?;
+        }
         if ledger.latest > Moment::LAST {
             return Err(Damaged);
         }
@@ -402,7 +531,8 @@ impl Ledger {
         }
     }
 
-    fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<(), Damaged> {
+    /// Returns the number of limits.
+    fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<u64, Damaged> {
         let limits = take(bytes)?;
         let mut leases: Vec<(LeaseId, Lease)> = Vec::new();
         let mut costs = Vec::new();
@@ -432,6 +562,56 @@ impl Ledger {
             .map(|(id, lease)| (lease.expires_at, *id))
             .collect();
         self.leases = leases.into_iter().collect();
+        Ok(limits)
+    }
+
+    fn put_tickets(&self, bytes: &mut Vec<u8>) {
+        put(bytes, self.turns.tail.nanos());
+        put(bytes, self.turns.tickets.len() as u64);
+        for ticket in &self.turns.tickets {
+            let TurnTicket {
+                holder,
+                wanted,
+                costs,
+                granted,
+                asked_at,
+                due,
+                turn_began,
+                held: _,
+            } = ticket;
+            put(bytes, *holder);
+            put(bytes, *wanted);
+            let costs = costs.iter().copied().chain(std::iter::repeat(0));
+            costs
+                .take(self.limits.len())
+                .for_each(|cost| put(bytes, cost));
+            put(bytes, *granted);
+            for at in [*asked_at, due.unwrap_or_default(), *turn_began] {
+                put(bytes, at.nanos());
+            }
+        }
+    }
+
+    fn take_tickets(&mut self, bytes: &mut &[u8], limits: u64) -> Result<(), Damaged> {
+        self.turns.tail = Moment::from_nanos(take(bytes)?);
+        let count = take(bytes)?;
+        if count > MAX_TICKETS as u64 {
+            return Err(Damaged);
+        }
+        for _ in 0..count {
+            let mut next = || take(bytes);
+            let mut ticket = TurnTicket {
+                holder: next()?,
+                wanted: next()?,
+                ..TurnTicket::default()
+            };
+            ticket.costs = (0..limits).map(|_| next()).collect::<Result<_, _>>()?;
+            ticket.granted = next()?;
+            ticket.asked_at = Moment::from_nanos(next()?);
+            ticket.due = Some(Moment::from_nanos(next()?)).filter(|due| *due != Moment::START);
+            ticket.turn_began = Moment::from_nanos(next()?);
+            self.turns.tickets.push(ticket);
+        }
         Ok(())
     }
 
@@ -453,6 +633,21 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// What stops an ask that is denied only because other replicas are taken to want more units than they have asked for.
+fn soon(now: Moment, costs: &[u64]) -> Option<DeniedAsk> {
+    let limit = costs.iter().position(|cost| *cost > 0)?;
+    let until = DeniedUntil::Instant(now.plus(KEEN_FOR).nanos());
+    Some(DeniedAsk { limit, until })
+}
+
+/// The places that a holder holds.
+fn held(leases: &BTreeMap<LeaseId, Lease>, holder: u64) -> u64 {
+    let leases = leases.range((holder, 0)..=(holder, u64::MAX));
+    leases
+        .flat_map(|(_, lease)| &*lease.costs)
+        .fold(0, |sum, cost| sum.saturating_add(*cost))
 }
 
 /// Charges this many requests of these costs, which all limits admit.

@@ -57,8 +57,10 @@ pub(crate) struct SessionOptions {
     pub(crate) max_hold: Option<u64>,
     /// How long a reply is awaited.
     pub(crate) deadline: u64,
-    /// How often the store is asked again while a place is awaited, without a message of a release.
+    /// How often the store is asked again while a place is awaited, without a message.
     pub(crate) polls_every: u64,
+    /// Whether the store reports that the turn of this process has come.
+    pub(crate) hears_turns: bool,
     /// After a failed call, the longest time until the store is asked again.
     pub(crate) longest_back_off: u64,
     pub(crate) on_down: OnStoreDown,

@@ -138,9 +138,14 @@ impl<'a> AtStore<'a> {
         Ok(())
     }
 
-    /// Records that places of this key were released in another process.
-    pub(crate) fn released_elsewhere(self) {
-        self.change_session(|step| step.session.released_elsewhere(step.now));
+    /// Records that it is the turn of this process to take places of the key, or that this may be so.
+    pub(crate) fn turn_came(self) {
+        self.change_session(|step| step.session.turn_came(step.now));
+    }
+
+    /// Records that it is the turn of another process, and whether that of this one is `next`.
+    pub(crate) fn other_turn_came(self, next: bool) {
+        self.change_session(|step| step.session.other_turn_came(step.now, next));
     }
 
     /// Starts the errands of the session.
@@ -206,7 +211,7 @@ async fn carry(manager: Arc<Manager>) {
                     let failed = CallFailed::unanswered(store.link().store.name(), None);
                     store.change_session(|step| step.failed(generation, &failed));
                 });
-                let answer = store.link().call(call).await;
+                let answer = store.link().call(*call).await;
                 let next = store.answered(generation, &answer);
                 granted = answer.map_or(0, |reply| reply.granted);
                 next

@@ -16,7 +16,7 @@ use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
 use crate::observe::{FormatKey, KeyedObservers, LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
-use crate::store::Store;
+use crate::store::{Release, ReleaseListener, Store};
 use crate::strategy::Counts;
 
 /// Builds a [`SharedLimiter`] with options. [`SharedLimiter::builder`] returns it.
@@ -69,7 +69,7 @@ impl SharedLimiter {
             deadline: Duration::from_secs(1),
             lease: Duration::from_secs(30),
             max_hold: None,
-            poll_every: Duration::from_millis(100),
+            poll_every: Duration::from_millis(20),
             probe_every: Duration::from_secs(1),
             on_store_down: OnStoreDown::Error,
             replaces_policy: false,
@@ -100,8 +100,8 @@ impl SharedLimiterBuilder {
         pub max_hold(max: Duration) => max_hold = Some(max);
 
         /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns
-        /// to 100 years, 100 ms by default. Each interval is randomised to 0.5 to 1.5 times its length. If the store [announces
-        /// releases](crate::store::Store::listen), requests still ask, a tenth as often, because messages may be lost.
+        /// to 100 years, 20 ms by default. Each interval is randomised to 0.5 to 1.5 times its length. If the store [announces
+        /// releases](crate::store::Store::listen), requests still ask, a fiftieth as often, because messages may be lost.
         pub poll_every(interval: Duration) => poll_every = interval;
 
         /// Sets how often a store that did not answer is asked again, while requests come: 1 ms to 100 years (a shorter time counts as 1 ms),
@@ -254,15 +254,18 @@ impl SharedLimiterBuilder {
             observer,
             Arc::clone(&keys) as _,
         ));
-        let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
-        let tells = plan.holds_places() && link.store.listen(&link.name, listener);
-        let poll_every = self.poll_every.saturating_mul(if tells { 10 } else { 1 });
+        let holder = Uuid::new_v4().as_u64_pair().0;
+        let heard = move |keys: &Keys, release: Release<'_>| keys.heard(release, holder);
+        let listener = ReleaseListener::new(&keys, heard);
+        let hears = plan.holds_places() && link.store.listen(&link.name, listener);
+        let poll_every = self.poll_every.saturating_mul(if hears { 50 } else { 1 });
         let session = SessionOptions {
-            holder: Uuid::new_v4().as_u64_pair().0,
+            holder,
             ttl: plan.ttl().unwrap_or(nonzero_nanos(self.lease)),
             max_hold: self.max_hold.map(|max| nonzero_nanos(max).get()),
             deadline: nonzero_nanos(self.deadline).get(),
             polls_every: nonzero_nanos(poll_every).get(),
+            hears_turns: hears,
             longest_back_off: nonzero_nanos(longest_pause).get(),
             on_down: self.on_store_down,
             fallback,

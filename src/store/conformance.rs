@@ -144,7 +144,7 @@ claims! {
     contention::no_place_is_held_twice;
     /// Callers that drop their calls at any time leave nothing locked.
     contention::a_caller_that_gives_up_leaves_nothing_locked;
-    /// If the store [listens](Store::listen), listeners are notified of each key whose places were released.
+    /// If the store [listens](Store::listen), listeners are notified of the holder whose turn it is.
     contention::listeners_are_told;
     /// A concurrency that adapts, which learns from the work of one process, is not supported.
     asks::a_concurrency_that_adapts_is_refused;

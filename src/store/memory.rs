@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::{KeyPage, Listeners, ReleaseListener, Store, StoreFuture};
-use crate::core::ledger::Ledger;
+use crate::core::ledger::{Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::lock::Lock;
@@ -99,13 +99,10 @@ impl MemoryStore {
             return Err(StoreError::too_late(NAME));
         }
         kept.make_room(now);
-        let reply = kept.ledger(now, call)?.call(now, call);
+        let (reply, Offer { turns, next }) = kept.ledger(now, call)?.call(now, call);
         drop(kept);
-        if !call.returns.is_empty() || reply.reclaimed > 0 {
-            self.shared
-                .listeners
-                .released(&call.scope.limiter, &call.scope.key);
-        }
+        let Scope { limiter, key } = &call.scope;
+        self.shared.listeners.turns(limiter, key, &turns, next);
         Ok(reply)
     }
 }
@@ -192,7 +189,7 @@ impl Store for MemoryStore {
         kept.ledgers.remove(&scope);
         kept.resets += 1;
         drop(kept);
-        self.shared.listeners.released(&scope.limiter, &scope.key);
+        self.shared.listeners.reset(&scope.limiter, &scope.key);
         Box::pin(ready(Ok(())))
     }
 

@@ -197,7 +197,7 @@ impl Store for MysqlStore {
         in_task(&self.server, async move |server, _| {
             let delete = format!("DELETE FROM tollgate_keys WHERE id = {}", id(&scope));
             server.change(&delete).await?;
-            server.listeners.released(&scope.limiter, &scope.key);
+            server.listeners.reset(&scope.limiter, &scope.key);
             Ok(())
         })
     }
@@ -430,10 +430,8 @@ impl RowTable for Arc<MysqlServer> {
     }
 
     fn wrote(&self, write: &Write) {
-        if write.released {
-            let Scope { limiter, key } = &write.scope;
-            self.listeners.released(limiter, key);
-        }
+        let Scope { limiter, key } = &write.scope;
+        self.listeners.turns(limiter, key, &write.turns, write.next);
     }
 
     async fn purge_some(&self, after: &[u8], rows: u32) -> Result<Vec<u8>, StoreError> {

@@ -292,7 +292,7 @@ impl Store for RedisStore {
             let mut message = redis::cmd("PUBLISH");
             message
                 .arg(shared.names.channel(&scope.limiter))
-                .arg(&scope.key[..]);
+                .arg([&names::OF_A_RESET[..], &scope.key[..]].concat());
             shared.send(&message, &state).await.map(drop)
         })
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::core::gate::plan::Plan;
-use crate::core::ledger::{Damaged, Ledger};
+use crate::core::ledger::{Damaged, Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
 use crate::lock::Lock;
@@ -47,8 +47,11 @@ pub struct Decided {
     /// The state to write for the key; `None` if nothing has changed. A call that grants nothing can also change the state: it
     /// raises a penalty, and a new key with a [bucket that starts low](crate::TokenBucket::initial) fills from then on.
     pub state: Option<KeyState>,
-    /// Whether places were released. If so, notify the [listeners](super::Store::listen) once `state` is written.
-    pub released: bool,
+    /// The [holders](Call::holder) whose turn it is to take places of the key. Notify the [listeners](super::Store::listen) of each of
+    /// them once `state` is written.
+    pub turns: Vec<u64>,
+    /// The holder whose turn is next: see [`Release::Turn`](super::Release::Turn).
+    pub next: Option<u64>,
 }
 
 /// A cache of data that a store has made from the policies of recent calls.
@@ -130,7 +133,7 @@ impl Rules {
             None => (Ledger::new(Arc::clone(&policy.plan), now), false),
             Some(state) => self.read(&policy, now, state, call)?,
         };
-        let reply = ledger.call(now, call);
+        let (reply, Offer { turns, next }) = ledger.call(now, call);
         let counts_denials =
             policy.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
         let brings = call.returns.len() + call.settlements.len() + call.renewals.len();
@@ -143,16 +146,18 @@ impl Rules {
             || brings > 0
             || counts_denials
             || replaced
-            || begins;
+            || begins
+            || !turns.is_empty()
+            || ledger.has_tickets() && (!call.asks.is_empty() || call.waits_no_more);
         let state = changed.then(|| KeyState {
             bytes: ledger.encode(&policy.text),
             expires_at: expires_at.nanos(),
         });
-        let released = !call.returns.is_empty() || reply.reclaimed > 0;
         Ok(Decided {
             reply,
             state,
-            released,
+            turns,
+            next,
         })
     }
 

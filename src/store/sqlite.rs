@@ -209,8 +209,10 @@ impl Store for SqliteStore {
         let decided = self.order(
             move |transaction| decide(transaction, &deciding.rules, &call),
             move |decided| {
-                if decided.as_ref().is_ok_and(|decided| decided.released) {
-                    telling.listeners.released(&scope.limiter, &scope.key);
+                if let Ok(Decided { turns, next, .. }) = decided {
+                    telling
+                        .listeners
+                        .turns(&scope.limiter, &scope.key, turns, *next);
                 }
             },
         );
@@ -242,7 +244,7 @@ impl Store for SqliteStore {
                     .execute(params![of.limiter.as_bytes(), &of.key[..]])
                     .map(drop)
             },
-            move |()| shared.listeners.released(&scope.limiter, &scope.key),
+            move |()| shared.listeners.reset(&scope.limiter, &scope.key),
         )
     }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use crate::exchange::{Asks, Call, Scope};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-use crate::store::{ReleaseListener, Store};
+use crate::store::{Release, ReleaseListener, Store};
 
 /// The URL of a server.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
@@ -52,22 +52,30 @@ fn take(limiter: &Arc<str>, policy: &str, count: u64) -> Call {
     call
 }
 
-/// A test for stores that do not see releases in other processes.
+/// A test for stores that do not see turns in other processes.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-async fn releases_in_this_process_reach_listeners(store: &impl Store) {
+async fn turns_in_this_process_reach_listeners(store: &impl Store) {
     let limiter = unique("listened");
-    let released = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let turns = Arc::new(std::sync::Mutex::new(Vec::new()));
     store.listen(
         &limiter,
-        ReleaseListener::new(&released, |released, key| {
-            released.lock().unwrap().push(key.unwrap().to_vec());
+        ReleaseListener::new(&turns, |turns, release| {
+            let Release::Turn { key, holder, .. } = release else {
+                panic!("{release:?}")
+            };
+            turns.lock().unwrap().push((key.to_vec(), holder));
         }),
     );
     let mut call = take(&limiter, "1 concurrent", 1);
     call.scope.key = b"key".as_slice().into();
     assert_eq!(store.call(call.clone()).await.unwrap().granted, 1);
+    let waits = Call {
+        holder: 2,
+        ..call.clone()
+    };
+    assert_eq!(store.call(waits).await.unwrap().granted, 0);
     call.returns = vec![1];
     call.asks = Vec::new();
     store.call(call).await.unwrap();
-    assert_eq!(*released.lock().unwrap(), [b"key"]);
+    assert_eq!(*turns.lock().unwrap(), [(b"key".to_vec(), 2)]);
 }

@@ -96,6 +96,7 @@ mod shared_local;
     feature = "sqlite"
 ))]
 mod shared_stores;
+mod shared_turns;
 mod sinks;
 mod split_merge;
 mod streams;

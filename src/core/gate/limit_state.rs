@@ -312,6 +312,28 @@ impl LimitState {
         )
     }
 
+    /// When this number of units will have come, if each is taken as soon as it is there: also more units than the capacity of
+    /// the `limit`, which has this state. `None` if they are there now; [`Moment::NEVER`] if only a release helps.
+    pub(crate) fn comes_at(&self, now: Moment, units: u64, limit: &Limit) -> Option<Moment> {
+        let at = match self {
+            Self::Pace(..) => self.ready_at(now, 0, units),
+            Self::Rule(rule, _) if matches!(**rule, Rule::Window(_)) => {
+                self.ready_at(now, 0, units)
+            }
+            Self::Places(places) => return places.decide(units).err(),
+            Self::Rule(..) | Self::Log(..) => {
+                let capacity = limit.capacity().max(1);
+                let rounds = units.saturating_sub(1) / capacity;
+                let first = self
+                    .decide(now, units - rounds * capacity)
+                    .err()
+                    .unwrap_or(now);
+                first.plus(rounds.saturating_mul(limit.round_nanos()))
+            }
+        };
+        (at > now).then_some(at)
+    }
+
     /// See [`Strategy::usage`].
     pub(crate) fn usage(&self, now: Moment) -> Usage {
         with_rule!(self, |rule, state| rule.usage(state, now), |places| {

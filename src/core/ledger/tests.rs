@@ -102,6 +102,7 @@ impl Caller {
                 count: *count,
                 costs: costs(*cost),
                 waits: *waits,
+                ahead: false,
             });
             self.next += count;
         }
@@ -137,6 +138,8 @@ impl Caller {
             ttl: 200_000_000,
             peek: asks.is_empty().then(|| costs(1)),
             asks,
+            polls_every: 0,
+            waits_no_more: false,
             replaces_policy: false,
         };
         self.granted
@@ -240,14 +243,14 @@ fn another_policy_keeps_the_leases_and_the_fence() {
     let mut caller = Caller::new(old.clone());
     let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
     let mut ledger = Ledger::new(plan(&old), now);
-    let fence = ledger.call(now, &call).first_fence + 1;
+    let fence = ledger.call(now, &call).0.first_fence + 1;
     let bytes = ledger.encode(&old.to_string());
 
     let (mut read, other) = Ledger::decode(&plan(&new), &new.to_string(), now, &bytes).unwrap();
     assert_eq!(other, Some(old.to_string()));
     caller.policy = new;
     let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
-    let reply = read.call(now, &call);
+    let (reply, _) = read.call(now, &call);
     assert_eq!(
         (reply.granted, reply.first_fence),
         (1, fence + 1),
@@ -267,7 +270,7 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
     let mut caller = Caller::new(policy);
     let (granted_at, mut call) = caller.call(&step_of(vec![(1, 5, true)]));
     let mut ledger = Ledger::new(Arc::clone(&plan), granted_at);
-    assert_eq!(ledger.call(granted_at, &call).granted, 1);
+    assert_eq!(ledger.call(granted_at, &call).0.granted, 1);
     let (mut read, _) = Ledger::decode(&plan, &text, granted_at, &ledger.encode(&text)).unwrap();
     let (charged, actual) = (Box::new([5]), Box::new([0]));
     call.settlements = vec![Settlement {
@@ -276,9 +279,9 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
         actual,
     }];
     call.asks = Vec::new();
-    assert_eq!(read.call(granted_at, &call).limits[0].remaining, 0);
+    assert_eq!(read.call(granted_at, &call).0.limits[0].remaining, 0);
     assert_eq!(
-        ledger.call(granted_at, &call).limits[0].remaining,
+        ledger.call(granted_at, &call).0.limits[0].remaining,
         5,
         "one that was kept does"
     );

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::core::effects::{Effects, Errand};
 use crate::core::gate::plan::Plan;
-use crate::core::ledger::Ledger;
+use crate::core::ledger::{Ledger, Offer};
 use crate::core::queue::WaiterId;
 use crate::core::request::{Costs, Grant, Request};
 use crate::core::schedule::{Enqueued, Options, Schedule};
@@ -45,6 +45,8 @@ enum Event {
     Impatience(usize),
     /// The timer of a process fires.
     Wake(usize),
+    /// A process hears that it is the turn of this holder, and whose turn is next.
+    Turn(usize, u64, Option<u64>),
     /// A call reaches the store.
     Arrive(usize, Box<Call>, Sent),
     /// A reply reaches its process.
@@ -56,6 +58,8 @@ enum Event {
     Heartbeat(usize),
     Retry(usize),
     Die(usize),
+    /// A process begins to stand still.
+    Freeze(usize),
 }
 
 /// What a process records of a call that it has sent.
@@ -67,9 +71,12 @@ enum Sent {
 
 struct Process {
     schedule: Schedule,
+    holder: u64,
     /// How much its clock is ahead of the true time.
     offset: u64,
     alive: bool,
+    /// Until when it stands still.
+    frozen_until: u64,
     waiting: Vec<WaiterId>,
     permits: BTreeMap<u64, Grant>,
     granted: u64,
@@ -86,9 +93,16 @@ pub(crate) struct Setting {
     pub(crate) lost: u64,
     /// Whether some processes die, some are cut off for a while, and some callers give up.
     pub(crate) faults: bool,
+    /// Whether one in ten processes fails: see [`fails`].
+    pub(crate) failing: bool,
     pub(crate) prefetch: Option<PrefetchOptions>,
     pub(crate) until: u64,
     pub(crate) seed: u64,
+}
+
+/// Whether a process dies, or stands still for three seconds again and again, in a simulation where one in ten does.
+pub(crate) fn fails(process: usize) -> bool {
+    process % 10 == 9
 }
 
 pub(crate) struct Simulation {
@@ -126,12 +140,14 @@ impl Simulation {
         for index in 0..simulation.setting.processes {
             let offset = simulation.below(3_600_000) * MS;
             let ttl = plan.ttl().unwrap_or(LEASE);
+            let holder = simulation.below(u64::MAX);
             let options = SessionOptions {
-                holder: simulation.below(u64::MAX),
+                holder,
                 ttl,
                 max_hold: None,
                 deadline: DEADLINE,
-                polls_every: 100 * MS,
+                polls_every: 1_000 * MS,
+                hears_turns: true,
                 longest_back_off: 500 * MS,
                 on_down: OnStoreDown::Deny,
                 fallback: None,
@@ -149,8 +165,10 @@ impl Simulation {
             let (waiting, permits) = (Vec::new(), BTreeMap::new());
             simulation.processes.push(Process {
                 schedule,
+                holder,
                 offset,
                 alive: true,
+                frozen_until: 0,
                 waiting,
                 permits,
                 granted: 0,
@@ -161,6 +179,15 @@ impl Simulation {
             simulation.at(start, Event::Heartbeat(index));
             if simulation.setting.faults {
                 simulation.at(start, Event::Impatience(index));
+            }
+            if simulation.setting.failing && fails(index) {
+                let at = simulation.below(simulation.setting.until / 2);
+                let fails = if index % 20 == 9 {
+                    Event::Die(index)
+                } else {
+                    Event::Freeze(index)
+                };
+                simulation.at(at, fails);
             }
             if simulation.setting.faults && index % 5 == 4 {
                 let death = simulation.below(simulation.setting.until);
@@ -211,19 +238,31 @@ impl Simulation {
         match event {
             Event::Arrive(index, call, sent) => return self.arrive(index, call, sent),
             Event::Die(index) => return self.processes[index].alive = false,
+            Event::Freeze(index) => {
+                self.processes[index].frozen_until = self.now + 3_000 * MS;
+                return self.at(self.now + 6_000 * MS, Event::Freeze(index));
+            }
             _ => {}
         }
         let index = match &event {
             Event::Start(index)
             | Event::Impatience(index)
             | Event::Wake(index)
+            | Event::Turn(index, ..)
             | Event::Heartbeat(index) => *index,
             Event::Reply(index, ..)
             | Event::GiveUp(index, _)
             | Event::Retry(index)
             | Event::Release(index, _) => *index,
-            Event::Arrive(index, ..) | Event::Die(index) => *index,
+            Event::Arrive(index, ..) | Event::Die(index) | Event::Freeze(index) => *index,
         };
+        if self.now < self.processes[index].frozen_until {
+            let thaws_at = self.processes[index].frozen_until;
+            if matches!(event, Event::Wake(_)) {
+                self.processes[index].wakes_at = thaws_at;
+            }
+            return self.at(thaws_at, event);
+        }
         let is_stale =
             matches!(event, Event::Wake(_)) && self.processes[index].wakes_at != self.now;
         if !self.processes[index].alive || is_stale {
@@ -241,6 +280,19 @@ impl Simulation {
             Event::Wake(_) => {
                 self.processes[index].wakes_at = u64::MAX;
                 self.processes[index].schedule.run_due(now, &mut effects);
+            }
+            Event::Turn(_, turn, next) => {
+                let Process {
+                    schedule, holder, ..
+                } = &mut self.processes[index];
+                schedule.change_session(now, &mut effects, |step| {
+                    if turn == *holder {
+                        step.session.turn_came(step.now);
+                    } else {
+                        step.session
+                            .other_turn_came(step.now, next == Some(*holder));
+                    }
+                });
             }
             Event::Release(_, fence) => self.release(index, now, fence, &mut effects),
             Event::Reply(_, answer, sent) => self.reply(index, now, &answer, sent, &mut effects),
@@ -267,7 +319,7 @@ impl Simulation {
                 step.expect(STORE).session.carrier_woke();
                 self.carry(index);
             }
-            Event::Arrive(..) | Event::Die(_) => {}
+            Event::Arrive(..) | Event::Die(_) | Event::Freeze(_) => {}
         }
         self.settle(index, now, effects);
     }
@@ -374,7 +426,7 @@ impl Simulation {
         let mut effects = Effects::default();
         let step = schedule.session(now, &mut effects);
         let (call, generation) = match step.expect(STORE).next_trip(0, 0) {
-            Trip::Call { call, generation } => (call, generation),
+            Trip::Call { call, generation } => (*call, generation),
             Trip::WaitUntil(at) => {
                 let at = at.nanos().saturating_sub(self.processes[index].offset);
                 return self.at(at, Event::Retry(index));
@@ -428,7 +480,14 @@ impl Simulation {
         if call.valid_until.is_some_and(|until| until <= now.nanos()) {
             return; // its carrier gives up
         }
-        let reply = self.ledger.call(now, &call);
+        let (reply, Offer { turns, next }) = self.ledger.call(now, &call);
+        for holder in turns {
+            for hears in 0..self.processes.len() {
+                if let Some(delay) = self.delay(hears) {
+                    self.at(self.now + delay, Event::Turn(hears, holder, next));
+                }
+            }
+        }
         if let Some(delay) = self.delay(index) {
             self.at(
                 self.now + delay,
@@ -489,7 +548,10 @@ impl Simulation {
 
     #[cfg(feature = "_simulation")]
     pub(crate) fn granted_of_each(&self) -> impl Iterator<Item = u64> {
-        self.processes.iter().map(|process| process.granted)
+        let failing = self.setting.failing;
+        let processes = self.processes.iter().enumerate();
+        let sound = processes.filter(move |(index, _)| !failing || !fails(*index));
+        sound.map(|(_, process)| process.granted)
     }
 }
 
@@ -524,6 +586,7 @@ mod tests {
                 processes: 12,
                 lost: 50,
                 faults: true,
+                failing: false,
                 prefetch: None,
                 until: 5_000 * MS,
                 seed,
@@ -532,6 +595,37 @@ mod tests {
             assert!(run.grants.len() > 100, "seed {seed}: {}", run.grants.len());
             let late = run.grants.iter().filter(|at| **at > 4_000 * MS).count();
             assert!(late > 10, "seed {seed}: places were lost");
+        }
+    }
+
+    #[test]
+    fn shares_are_equal_although_one_in_ten_fails() {
+        for seed in seeds() {
+            let policy = "1000/s burst 100".parse().unwrap();
+            let run = run(Setting {
+                policy,
+                processes: 100,
+                lost: 0,
+                faults: false,
+                failing: true,
+                prefetch: None,
+                until: 6_000 * MS,
+                seed,
+            });
+            let processes = run.processes.iter().enumerate();
+            let sound = processes.filter(|(index, _)| !fails(*index));
+            let grants: Vec<_> = sound.map(|(_, process)| process.granted as f64).collect();
+            let sum: f64 = grants.iter().sum();
+            let squares: f64 = grants.iter().map(|grants| grants * grants).sum();
+            let index = sum * sum / (grants.len() as f64 * squares); // Jain's
+            assert!(index > 0.99, "seed {seed}: {index}");
+            assert!(
+                run.grants.len() > 5_800,
+                "seed {seed}: {}",
+                run.grants.len()
+            );
+            let calls = run.calls as f64 / run.grants.len() as f64;
+            assert!(calls < 1.1, "seed {seed}: {calls}");
         }
     }
 
@@ -554,6 +648,7 @@ mod tests {
                 processes: 12,
                 lost: 20,
                 faults: true,
+                failing: false,
                 prefetch,
                 until: 6_000 * MS,
                 seed,

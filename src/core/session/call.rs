@@ -43,7 +43,7 @@ pub(crate) struct Renewal {
 #[derive(Debug)]
 pub(crate) enum Trip {
     /// Take this call to the store, and bring the reply, or the failure, with its generation.
-    Call { call: Call, generation: u64 },
+    Call { call: Box<Call>, generation: u64 },
     /// Yield, so that more of the requests that were woken come, and ask again with this number of waiters.
     Yield(u64),
     /// Hold the limiter until this instant, and ask again: something is owed to the store, or this process must remember its own
@@ -84,12 +84,19 @@ pub(super) struct CallInFlight {
     pub(super) asks: AskBatch,
     pub(super) returns: Vec<(u64, Moment)>,
     pub(super) settlements: Vec<Settlement>,
-    /// How many messages of releases came meanwhile. The store may have decided before them.
-    pub(super) releases: u32,
+    /// Whether the store has reported meanwhile that the turn of this process has come. It may have decided before that.
+    pub(super) turn_came: bool,
     /// Whether the limits in the store were reset meanwhile. The store may have decided before that.
     pub(super) was_reset: bool,
     /// Whether it replaces the policy in the store.
     pub(super) replaces_policy: bool,
+}
+
+impl CallInFlight {
+    /// Whether it asks for something, or gives something back.
+    pub(super) fn changes_limits(&self) -> bool {
+        !(self.asks.runs.is_empty() && self.returns.is_empty() && self.settlements.is_empty())
+    }
 }
 
 /// The asks of a call: runs of equal ones.
@@ -112,17 +119,18 @@ impl AskBatch {
     ) {
         match self.runs.last_mut() {
             Some(run) if is_same && run.waits == waits => run.count += 1,
-            _ => self.add_run(1, waits, costs()),
+            _ => self.add_run(1, waits, false, costs()),
         }
         self.waiters.push(id);
     }
 
-    pub(super) fn add_run(&mut self, count: u64, waits: bool, costs: Box<[u64]>) {
+    pub(super) fn add_run(&mut self, count: u64, waits: bool, ahead: bool, costs: Box<[u64]>) {
         self.runs.push(Asks {
             first: self.first_lease + self.len(),
             count,
             costs,
             waits,
+            ahead,
         });
     }
 
@@ -184,7 +192,7 @@ impl Calls {
             asks,
             returns,
             settlements: call.settlements.clone(),
-            releases: 0,
+            turn_came: false,
             was_reset: false,
             replaces_policy: call.replaces_policy,
         });

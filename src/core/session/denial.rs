@@ -9,12 +9,10 @@ use crate::policy::{Limit, Policy};
 use crate::snapshot::LimitStatus;
 use crate::strategy::{LimitReport, Moment};
 
-/// The latest denial, and how often replies have denied.
+/// The latest denial.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
     pub(super) latest: Option<Denial>,
-    /// How many of the latest replies granted nothing, because other processes take what there is.
-    in_a_row: u32,
 }
 
 /// A denial by the store.
@@ -24,8 +22,12 @@ pub(super) struct Denial {
     costs: Box<[u64]>,
     /// When the costs are admitted, by the store's reply.
     pub(super) ready_at: Moment,
-    /// When to ask again: at `ready_at`, or a while later.
+    /// When to ask again.
     pub(super) until: Moment,
+    /// When to ask again, without any message.
+    asks_at: Moment,
+    /// Whether the store sets units aside for the requests that it denied.
+    pub(super) is_in_line: bool,
     /// Whether a release may end it sooner.
     ends_by_release: bool,
     reply: Reply,
@@ -46,19 +48,7 @@ pub(super) fn denied((decision, limits): Denied) -> Refused {
     Box::new(RefusedRequest { error, limits })
 }
 
-/// The longest random addition to a wait, in nanoseconds.
-const LONGEST_JITTER: u64 = 100_000_000;
-
 impl Denial {
-    /// When a waiter with this deadline asks again. One that may have given up by then asks as soon as the store may grant it.
-    pub(super) fn asks_at(&self, deadline: Moment) -> Moment {
-        if deadline <= self.until.plus(LONGEST_JITTER) {
-            self.ready_at.min(self.until)
-        } else {
-            self.until
-        }
-    }
-
     /// When it ends by the passing of time, by the store's reply. `None` if a release may end it sooner.
     pub(super) fn known_end(&self) -> Option<Moment> {
         (!self.ends_by_release).then_some(self.ready_at)
@@ -93,34 +83,26 @@ impl Denials {
             .filter(|denial| now <= denial.replied_at || now < denial.until.plus(deadline))
     }
 
-    /// Remembers the denial in a reply. `costs`: those of the first ask that it denied. `released`: places were released
-    /// elsewhere during the call. `polls_every`: how often to ask while a place is awaited.
+    /// Remembers the denial in a reply. `denied`: the costs of the first ask that it denied, and whether a request waits for any of
+    /// these. `turn_came`: during the call, the store has
+    /// reported a turn of this process. `polls_every`: how often to ask while a place is awaited.
     pub(super) fn note_reply(
         &mut self,
         now: Moment,
-        costs: Option<Box<[u64]>>,
+        denied: Option<(Box<[u64]>, bool)>,
         reply: &Reply,
-        released: bool,
+        turn_came: bool,
         polls_every: u64,
         random: Random,
     ) {
-        // A grant halves the count and does not reset it. Otherwise the process that was granted last would ask first, again and
-        // again.
-        let is_denied = reply.granted == 0 && reply.stop.is_some();
-        self.in_a_row = if is_denied {
-            self.in_a_row.saturating_add(1).min(32)
-        } else {
-            self.in_a_row / 2
-        };
         self.latest = None;
-        let (Some(stop), Some(costs)) = (reply.stop, costs) else {
+        let (Some(stop), Some((costs, is_in_line))) = (reply.stop, denied) else {
             return;
         };
         let (ready_at, until) = match stop.until {
             DeniedUntil::Instant(at) => {
                 let at = local(now, reply, at);
-                let jitter = self.retry_jitter(at.since(now), random);
-                (at, at.plus(jitter))
+                (at, at)
             }
             DeniedUntil::Never => (Moment::NEVER, Moment::NEVER),
             DeniedUntil::Release { first_expiry } => {
@@ -133,33 +115,43 @@ impl Denials {
             costs,
             ready_at,
             until,
+            asks_at: until,
+            is_in_line,
             ends_by_release: matches!(stop.until, DeniedUntil::Release { .. }),
             reply: reply.clone(),
             replied_at: now,
         });
-        if released {
-            self.note_release(now, random);
+        if turn_came {
+            self.note_turn(now);
         }
     }
 
-    /// The delay after the instant at which to ask again, because other processes took all units at the last one. So few of many
-    /// processes ask in vain. The delay is random: none after one denial, up to the `wait` for the instant after two, up to about
-    /// twice as much after each further one, and 100 ms at most.
-    fn retry_jitter(&self, wait: u64, random: Random) -> u64 {
-        let doublings = self.in_a_row.saturating_sub(1).min(30);
-        let longest = wait.saturating_mul((1 << doublings) - 1);
-        random.below(longest.min(LONGEST_JITTER))
+    /// Records that no request waits any more. Returns whether the store is to be told so.
+    pub(super) fn leave_line(&mut self) -> bool {
+        let denial = self.latest.as_mut();
+        denial.is_some_and(|denial| std::mem::take(&mut denial.is_in_line))
     }
 
-    /// Records that places of the store were released somewhere: a denial that waits for one ends soon.
-    pub(super) fn note_release(&mut self, now: Moment, random: Random) {
-        /// A call takes about as long. Others may want the places, too.
-        const CALL: u64 = 500_000;
-        let asks_at = now.plus(self.retry_jitter(CALL, random));
+    /// Records that it is the turn of this process to take places: a denial that waits for a release ends.
+    pub(super) fn note_turn(&mut self, now: Moment) {
         if let Some(denial) = &mut self.latest
             && denial.ends_by_release
         {
-            denial.until = denial.until.min(asks_at);
+            denial.until = denial.until.min(now);
+        }
+    }
+
+    /// Records that it is the turn of another process. If the turn of this one is `next`, it asks soon, in case the other one does
+    /// not.
+    pub(super) fn note_other_turn(&mut self, now: Moment, next: bool) {
+        /// More than the store waits for the other process, in nanoseconds.
+        const SOON: u64 = 30_000_000;
+        if let Some(denial) = &mut self.latest
+            && denial.ends_by_release
+            && denial.until > now
+        {
+            let soon = if next { now.plus(SOON) } else { Moment::NEVER };
+            denial.until = denial.asks_at.min(soon);
         }
     }
 }

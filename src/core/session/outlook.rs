@@ -62,8 +62,11 @@ impl<'a> StoreOutlook<'a> {
 
     /// Whether the store has denied exactly these costs, still would, and no penalty has to count the attempt.
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
-        let denies =
-            |denial: &Denial| self.now < denial.ready_at && self.is_denial_of(denial, costs);
+        // The store tells only those that wait when places are free again.
+        let denies = |denial: &Denial| {
+            let holds = denial.known_end().is_some_and(|end| self.now < end);
+            holds && self.is_denial_of(denial, costs)
+        };
         !self.limits().counts_denials() && self.binding_denial(costs).is_some_and(denies)
     }
 
@@ -149,6 +152,7 @@ impl StoreOutlook<'_> {
         };
         asks_at
             .min(settles_at)
+            .min(self.leaves_at())
             .min(self.refill_at())
             .min(self.probes_at())
     }
@@ -169,18 +173,32 @@ impl StoreOutlook<'_> {
             return resumes_at; // the attempt is to be counted
         }
         let is_try = queue.is_try(front.id);
-        let deadline = if is_try {
-            self.now
-        } else {
-            queue.deadline(front.id)
-        };
         match self.binding_denial(costs) {
             // A request that does not wait gets the instant at which its own costs are admitted.
-            Some(denial) if !is_try || self.is_denial_of(denial, costs) => {
-                resumes_at.max(denial.asks_at(deadline))
+            Some(denial)
+                if !is_try || denial.known_end().is_some() && self.is_denial_of(denial, costs) =>
+            {
+                resumes_at.max(denial.until)
             }
             _ => resumes_at,
         }
+    }
+
+    /// When to tell the store that no request waits any more, for which it sets units aside: when they would be granted, because a
+    /// request may come until then, or at once if that is late.
+    fn leaves_at(self) -> Moment {
+        /// Nanoseconds.
+        const LATE: u64 = 50_000_000;
+        let denial = self.session.denials.latest.as_ref();
+        let in_line = denial.filter(|denial| denial.is_in_line && self.waiters.queue.is_empty());
+        in_line.map_or(Moment::NEVER, |denial| {
+            let is_late = denial.until.since(self.now) > LATE;
+            if is_late {
+                self.now
+            } else {
+                denial.until.max(self.now)
+            }
+        })
     }
 
     /// When a call is to find out whether the store answers again.

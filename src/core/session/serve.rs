@@ -152,7 +152,7 @@ impl SessionStep<'_> {
         if all_ask && !self.waiters.closed {
             let units = session.prefetch.wanted();
             if units > 0 {
-                batch.add_run(units, true, limits.costs_of_each(Costs::plain(1))); // no request waits for them yet
+                batch.add_run(units, true, true, limits.costs_of_each(Costs::plain(1)));
             }
         }
         session.fallback.probes = false;
@@ -163,6 +163,7 @@ impl SessionStep<'_> {
             returns: returns.iter().map(|(number, _)| *number).collect(),
             settlements: session.debts.take_settlements(MAX_CALL),
             asks: batch.runs.clone(),
+            waits_no_more: batch.runs.is_empty() && session.denials.leave_line(),
             ..session.empty_call()
         };
         let generation = session.calls.begin(now, &call, batch, returns);
@@ -174,6 +175,7 @@ impl SessionStep<'_> {
         };
         let due = session.calls.reply_due().unwrap_or(Moment::NEVER);
         self.waiters.front_ready_at = due.min(turn);
+        let call = Box::new(call);
         Trip::Call { call, generation }
     }
 }
@@ -216,8 +218,14 @@ impl StoreSession {
     fn empty_call(&self) -> Call {
         let scope = self.scope.clone();
         let policy = self.gate.limits().policy().clone();
+        let super::SessionOptions {
+            hears_turns,
+            polls_every,
+            ..
+        } = self.options;
         Call {
             ttl: self.lease_ttl(),
+            polls_every: if hears_turns { 0 } else { polls_every },
             replaces_policy: self.replaced.is_some(),
             ..Call::new(scope, policy, self.options.holder)
         }
@@ -288,14 +296,17 @@ impl SessionStep<'_> {
         session.fallback.end();
         session.back_off = BackOff::default();
         session.calls.clocks = Some((now, reply.now));
-        let denied = call.asks.denied(reply.granted).next();
-        let costs = denied.map(|run| run.costs.clone());
-        // The store also sends a message of the places that this call gives back.
-        let released = call.releases > u32::from(!call.returns.is_empty());
+        let mut denied = call.asks.denied(reply.granted).peekable();
+        let costs = denied.peek().map(|run| run.costs.clone());
+        let waits = denied.any(|run| run.waits && !run.ahead);
+        let denied = costs.map(|costs| (costs, waits));
         let polls_every = session.options.polls_every;
-        session
-            .denials
-            .note_reply(now, costs, reply, released, polls_every, random);
+        // A call that asks for nothing and brings nothing changes no denial.
+        if call.changes_limits() {
+            session
+                .denials
+                .note_reply(now, denied, reply, call.turn_came, polls_every, random);
+        }
         if reply.stop.is_some() {
             self.deny_tries(&call, reply);
         }
@@ -625,13 +636,17 @@ impl StoreSession {
         replaces
     }
 
-    /// Records that places of the store were released somewhere: a denial that waits for one ends soon.
-    pub(crate) fn released_elsewhere(&mut self, now: Moment) {
-        let random = self.random();
+    /// Records that it is the turn of this process to take places, or that this may be so.
+    pub(crate) fn turn_came(&mut self, now: Moment) {
         if let Some(call) = &mut self.calls.in_flight {
-            call.releases = call.releases.saturating_add(1);
+            call.turn_came = true;
         }
-        self.denials.note_release(now, random);
+        self.denials.note_turn(now);
+    }
+
+    /// Records that it is the turn of another process, and whether that of this one is `next`.
+    pub(crate) fn other_turn_came(&mut self, now: Moment, next: bool) {
+        self.denials.note_other_turn(now, next);
     }
 }
 

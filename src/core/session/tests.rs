@@ -35,6 +35,7 @@ fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions 
         max_hold: None,
         deadline: 500 * MS,
         polls_every: 1_000_000_000,
+        hears_turns: true,
         longest_back_off: 500 * MS,
         on_down,
         fallback,
@@ -49,7 +50,7 @@ fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> (Call
     let errands = effects.more.take().unwrap().errands;
     assert!(matches!(errands[..], [Errand::Carry]));
     match schedule.session(now, effects).unwrap().next_trip(0, 0) {
-        Trip::Call { call, generation } => (call, generation),
+        Trip::Call { call, generation } => (*call, generation),
         other => panic!("{other:?}"),
     }
 }

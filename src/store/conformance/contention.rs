@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::fault::{Fault, Outcome, holds, same, soon};
 use super::holder::Holder;
-use crate::store::{ReleaseListener, Store};
+use crate::store::{Release, ReleaseListener, Store};
 
 /// Detects a store that reads, decides, and then writes without a lock, so that two callers read the same state.
 pub(super) async fn contending_callers_get_exactly_the_limit(store: &Arc<dyn Store>) -> Outcome {
@@ -99,20 +99,23 @@ pub(super) async fn a_caller_that_gives_up_leaves_nothing_locked(
 
 pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "2 concurrent ttl 1m")?;
+    let mut waiting = holder.other(7);
     let target = Arc::new((Notify::new(), Mutex::new(Vec::new())));
-    let listener = ReleaseListener::new(&target, |(notify, keys), key| {
-        let Some(key) = key else { return };
-        keys.lock()
+    let listener = ReleaseListener::new(&target, |(notify, turns), release| {
+        let Release::Turn { key, holder, .. } = release else {
+            return;
+        };
+        turns
+            .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(key.to_vec());
+            .push((key.to_vec(), holder));
         notify.notify_one();
     });
     if !store.listen(&holder.call.scope.limiter, listener) {
         return Ok(());
     }
     for _ in 0..2 {
-        // A message may be lost, for instance before the store subscribes to the channel. A lease that is returned again sends no
-        // message.
+        // A message may be lost, for instance before the store subscribes to the channel.
         let notified = async {
             target.0.notified().await;
             Ok(())
@@ -120,7 +123,8 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
         let returned = async {
             loop {
                 let number = holder.next;
-                holder.ask(1, &[1]).await?;
+                holder.ask(1, &[2]).await?;
+                waiting.ask(1, &[2]).await?;
                 holder.give_back([number]).await?;
                 sleep(Duration::from_millis(100)).await;
             }
@@ -131,16 +135,17 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
             }
         })
         .await?;
+        sleep(Duration::from_millis(50)).await; // the turn has passed
     }
-    let mut keys = target
+    let mut turns = target
         .1
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    keys.dedup();
+    turns.dedup();
     same(
-        "the keys that the listener was notified of",
-        keys,
-        vec![b"key".to_vec()],
+        "the keys and holders that the listener was notified of",
+        turns,
+        vec![(b"key".to_vec(), waiting.call.holder)],
     )
 }

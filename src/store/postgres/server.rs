@@ -22,7 +22,7 @@ use super::super::sql::{SPARED_MICROS, expires, hex_digits, must_create, read_st
 use crate::error::StoreError;
 use crate::exchange::Scope;
 use crate::lock::Lock;
-use crate::store::ReleaseListener;
+use crate::store::Release;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
 
@@ -181,7 +181,8 @@ impl PostgresConnection {
     /// Writes the row if it has the expected version. Returns the clock if it was written.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
         let KeyRow { version, state } = &write.row;
-        let message = message(&write.scope, Some(&write.row)).filter(|_| write.released);
+        let message = message(&write.scope, (&write.turns, write.next), Some(&write.row));
+        let message = message.filter(|_| !write.turns.is_empty());
         let (limiter, key) = (write.scope.limiter.as_bytes(), &write.scope.key[..]);
         let from_notify = write.from_notify.as_ref();
         let announced = from_notify.map(|state| &state.bytes);
@@ -464,7 +465,9 @@ pub(super) async fn follow(
         // This checks the connection, which can be dead without a sign of it.
         while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
             if !sql.is_empty() {
-                served.listeners.each(None, ReleaseListener::hears_again);
+                served
+                    .listeners
+                    .each(None, |listener| listener.released(Release::Unknown));
                 sql.clear();
             }
             sleep(ASK_AFTER).await;
@@ -477,12 +480,17 @@ pub(super) async fn follow(
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(said) = message
                 && said.channel() == CHANNEL
-                && let Some((scope, written)) = read_message(said.payload())
+                && let Some((scope, (turns, next), written)) = read_message(said.payload())
             {
                 if let Some(row) = written {
                     known.hear(&scope, row);
                 }
-                served.listeners.released(&scope.limiter, &scope.key);
+                if turns.is_empty() {
+                    served.listeners.reset(&scope.limiter, &scope.key);
+                }
+                served
+                    .listeners
+                    .turns(&scope.limiter, &scope.key, &turns, next);
             }
         }
     });
@@ -492,13 +500,31 @@ pub(super) async fn follow(
 /// The longest message that PostgreSQL accepts.
 const MAX_MESSAGE: usize = 7_999;
 
-/// The message to other processes about a release of this key: the limiter and the key in hexadecimal digits, and the row that was
-/// written, unless it is long. `None` if limiter and key are too long.
-pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String> {
+/// The holders whose turn it is, and the one whose turn is next.
+type TurnsAndNext<T> = (T, Option<u64>);
+
+/// The message to other processes about the turns of this key, or about its reset: in hexadecimal digits, the limiter, the key and, if
+/// there are turns, the next holder or 0 and the holders whose turn it is; then the row that was written, unless it is long. `None` if
+/// limiter and key are too long.
+pub(super) fn message(
+    scope: &Scope,
+    (turns, next): TurnsAndNext<&[u64]>,
+    written: Option<&KeyRow>,
+) -> Option<String> {
     /// A longer row is as fast to read as to send.
     const MOST_BYTES: usize = 1_000;
     let limiter = hex_digits(scope.limiter.as_bytes());
-    let mut message = format!("{limiter}/{}", hex_digits(&scope.key));
+    let next = turns.first().map(|_| next.unwrap_or(0));
+    let turns: Vec<u8> = next
+        .iter()
+        .chain(turns)
+        .flat_map(|holder| holder.to_be_bytes())
+        .collect();
+    let mut message = format!(
+        "{limiter}/{}/{}",
+        hex_digits(&scope.key),
+        hex_digits(&turns)
+    );
     if let Some(KeyRow { version, state }) = written
         && state.bytes.len() <= MOST_BYTES
         && message.len() < MAX_MESSAGE / 2
@@ -509,11 +535,19 @@ pub(super) fn message(scope: &Scope, written: Option<&KeyRow>) -> Option<String>
     (message.len() <= MAX_MESSAGE).then_some(message)
 }
 
-/// The key and the written row of a message. Any client of the database may have sent it.
-fn read_message(message: &str) -> Option<(Scope, Option<KeyRow>)> {
+/// The key, the turns and the written row of a message. Any client of the database may have sent it.
+fn read_message(message: &str) -> Option<(Scope, TurnsAndNext<Vec<u64>>, Option<KeyRow>)> {
     let mut parts = message.split('/');
     let limiter = String::from_utf8(unhex(parts.next()?)?).ok()?;
     let key = unhex(parts.next()?)?;
+    let turns = unhex(parts.next()?)?;
+    let mut turns = turns
+        .as_chunks()
+        .0
+        .iter()
+        .map(|bytes| u64::from_be_bytes(*bytes));
+    let next = turns.next().filter(|next| *next > 0);
+    let turns = (turns.collect(), next);
     let mut written = || {
         let (version, expires) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let state = read_state(expires, unhex(parts.next()?)?);
@@ -524,7 +558,7 @@ fn read_message(message: &str) -> Option<(Scope, Option<KeyRow>)> {
         limiter: limiter.into(),
         key: key.into(),
     };
-    Some((scope, written))
+    Some((scope, turns, written))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -556,9 +590,10 @@ mod tests {
                 expires_at: 5_000,
             },
         };
-        let said =
-            |scope: &Scope, written: Option<&KeyRow>| read_message(&message(scope, written)?);
-        let of = |scope: Scope, written| Some((scope, written));
+        let said = |scope: &Scope, written: Option<&KeyRow>| {
+            read_message(&message(scope, (&[7, 9], Some(3)), written)?)
+        };
+        let of = |scope: Scope, written| Some((scope, (vec![7, 9], Some(3)), written));
         assert_eq!(said(&scope(b"/"), None), of(scope(b"/"), None));
         assert_eq!(
             said(&scope(b""), Some(&row(1_000))),
@@ -570,9 +605,20 @@ mod tests {
             of(scope(&[1; 3_000]), None)
         );
         assert_eq!(said(&scope(&[1; 4_000]), None), None);
-        for other in ["", "61", "61/6", "x/61", "61/zz"] {
+        assert_eq!(
+            read_message("61/62/"),
+            Some((
+                Scope {
+                    limiter: "a".into(),
+                    key: b"b".as_slice().into()
+                },
+                (vec![], None),
+                None
+            ))
+        );
+        for other in ["", "61", "61/6", "x/61", "61/zz", "61/62/6z"] {
             assert!(
-                read_message(other).is_none_or(|(_, written)| written.is_none()),
+                read_message(other).is_none_or(|(_, _, written)| written.is_none()),
                 "{other}"
             );
         }

@@ -16,10 +16,10 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErr
 use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::names::Names;
+use super::names::{self, Names};
 use crate::error::StoreError;
 use crate::lock::Lock;
-use crate::store::ReleaseListener;
+use crate::store::Release;
 use crate::store::serve::{ASK_AFTER, ServedListeners};
 
 /// The most connections. If more runtimes call, the oldest connection is given up for a new one.
@@ -185,8 +185,16 @@ pub(super) async fn follow(client: Client, names: Names, served: Arc<ServedListe
     let passes_on = pin!(async {
         while let Some(message) = messages.next().await {
             if let Some(limiter) = names.limiter_of(message.get_channel_name()) {
-                let key = message.get_payload_bytes();
-                served.listeners.released(&limiter, key);
+                match message.get_payload_bytes().split_first_chunk() {
+                    Some((&names::OF_A_RESET, key)) => served.listeners.reset(&limiter, key),
+                    Some((holders, key)) => {
+                        let holders = u128::from_be_bytes(*holders);
+                        let (turn, next) = ((holders >> 64) as u64, holders as u64);
+                        let next = Some(next).filter(|next| *next > 0);
+                        served.listeners.turns(&limiter, key, &[turn], next);
+                    }
+                    None => {}
+                }
             }
         }
     });
@@ -208,9 +216,9 @@ async fn subscribe(sink: &mut PubSubSink, names: &Names, served: &ServedListener
                 timeout(ASK_AFTER, subscribed).await.ok()?.ok()?;
             }
             if is_new {
-                served
-                    .listeners
-                    .each(Some(limiter), ReleaseListener::hears_again);
+                served.listeners.each(Some(limiter), |listener| {
+                    listener.released(Release::Unknown);
+                });
             }
         }
         for limiter in followed.difference(&wanted) {

@@ -10,6 +10,10 @@ use crate::exchange::Scope;
 /// The name of the store in messages.
 pub(super) const NAME: &str = "Redis";
 
+/// The start of the message that a key was reset. Before the key, a message has the eight bytes of the holder whose turn it is, and of
+/// the one whose turn is next, or zeros.
+pub(super) const OF_A_RESET: [u8; 16] = [0; 16];
+
 /// Makes and reads names that begin with the prefix of the store.
 #[derive(Debug, Clone)]
 pub(super) struct Names {

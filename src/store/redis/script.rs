@@ -27,6 +27,7 @@ const TOO_LARGE: &str =
 const NOT_WHOLE: &str = "its times must be whole microseconds, which the clock of Redis has";
 
 const MAIN: &str = include_str!("lua/script.lua");
+const LINE: &str = include_str!("lua/line.lua");
 const PACE: &str = include_str!("lua/pace.lua");
 const WINDOW: &str = include_str!("lua/window.lua");
 const COUNTER: &str = include_str!("lua/counter.lua");
@@ -69,6 +70,10 @@ impl PolicyScript {
             let mut values: Values = sections(fragment).collect();
             values.extend(general.map(|(name, value)| (name, value.to_string())));
             values.insert("CAPACITY", limit.capacity().to_string());
+            values.insert("ROUND", (limit.round_nanos() / 1_000).to_string());
+            let counts_rounds = matches!(limit, Limit::SlidingWindow(_) | Limit::Penalty(_));
+            let rounds = if counts_rounds { ROUNDS } else { "" };
+            values.insert("ROUNDS", rounds.into());
             values.extend(own);
             parts.push((fragment, values));
         }
@@ -86,6 +91,9 @@ impl PolicyScript {
         self.places.iter().any(Option::is_some)
     }
 }
+
+/// How many times the capacity of a limit is waited for, and the units of the last time.
+const ROUNDS: &str = "rounds = floor((cost$ - 1) / @CAPACITY) cost$ = cost$ - rounds * @CAPACITY";
 
 fn unsupported(limit: &Limit, reason: &'static str) -> StoreError {
     StoreError::Unsupported {
@@ -245,6 +253,7 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
             .collect()
     };
     let count = limits.len();
+    let main = MAIN.replace("@LINE\n", LINE);
     let mut words = each(&limits, ", @WORDS");
     if !places.is_empty() {
         words += ", unequal";
@@ -272,9 +281,15 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         ("ODD_COSTS", each(&places, ", cost$ - 1")),
         ("MOST_LEASES", each(&places, ", floor(@LIMIT / cost$)")),
         ("PLACE_DOUBLES", doubles(places.len())),
+        ("PLACE_COUNT", places.len().to_string()),
+        ("COUNT", count.to_string()),
+        ("LEFT", each(&limits, ", @REMAINING")),
+        ("TICKET", (56 + 8 * count).to_string()),
+        ("TICKET_COSTS", doubles(count)),
+        ("TICKET_FORMAT", doubles(6 + count)),
     ]);
     let mut script = String::new();
-    for block in MAIN.split("--@for ") {
+    for block in main.split("--@for ") {
         let (repeated, once) = block.split_once("--@end\n").unwrap_or(("", block));
         let (list, template) = repeated.split_once('\n').unwrap_or_default();
         script += &match list {

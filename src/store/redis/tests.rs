@@ -247,7 +247,8 @@ fn random_call(
     now: u64,
 ) -> Call {
     let mut call = call_of(key, policy);
-    call.holder = random.below(2);
+    call.holder = random.below(1 + key % 4);
+    call.polls_every = key % 3 * 1_000_000;
     if policy.limits().iter().any(Limit::counts_places) {
         call.ttl = 1 + random.below(80_000 * random.time);
     }
@@ -294,6 +295,7 @@ fn random_call(
             count,
             costs: random.costs(policy),
             waits: random.one_in(2),
+            ahead: random.one_in(8),
         });
         known.numbers += count;
     }
@@ -372,7 +374,7 @@ fn assert_replies_as_the_ledger(
             }
             // Under a policy without places, leases of the previous policy expire without being counted.
             let counts_reclaimed = script.script.holds_places() && !replaces;
-            let expected = rounded(ledger.call(moment, &call), counts_reclaimed);
+            let expected = rounded(ledger.call(moment, &call).0, counts_reclaimed);
             let answer = server
                 .answer(&script, &call, now)
                 .unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.text));
@@ -432,6 +434,7 @@ fn each_script_replies_as_the_ledger_does() {
 fn large_numbers_are_exact() {
     let mut server = Server::new("large");
     for (units, time) in [
+        (2, 1_000), // so that turns pass
         (1, 40_000_000),
         (100_000, 1_000),
         (20_000_000, 30_000_000_000),
@@ -443,5 +446,48 @@ fn large_numbers_are_exact() {
         };
         let counts = assert_replies_as_the_ledger(&mut server, random, 100);
         assert!(counts[0] > 500, "stopped, lost, reclaimed: {counts:?}");
+    }
+}
+
+#[test]
+fn more_replicas_wait_than_there_are_tickets() {
+    let mut server = Server::new("crowd");
+    let mut random = Random {
+        state: 0x9E37_79B9_7F4A_7C15,
+        units: 1,
+        time: 1,
+    };
+    for (key, policy) in [
+        "1000/s burst 3",
+        "3 concurrent",
+        "window 20/20ms",
+        "2 concurrent and 500/s",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let policy = policy.parse().unwrap();
+        let script = Given::new(&policy);
+        let mut now = EPOCH;
+        let mut ledger = Ledger::new(plan(&policy), Moment::from_nanos(now * 1_000));
+        let mut denied = 0;
+        for number in 0..600 {
+            now += random.below(if number < 200 { 50 } else { 5_000 });
+            let mut call = call_of(1_000 + key as u64, &policy);
+            call.holder = 1 + random.below(90);
+            call.ttl = 10_000_000;
+            let costs = vec![1 + random.below(2); policy.limits().len()];
+            call.asks
+                .push(Asks::new(number * 10, 1 + random.below(3), costs));
+            let (expected, _) = ledger.call(Moment::from_nanos(now * 1_000), &call);
+            let found = server.answer(&script, &call, now).unwrap().unwrap();
+            denied += u64::from(found.stop.is_some());
+            assert_eq!(
+                rounded(found, false),
+                rounded(expected, false),
+                "call {number} under {policy}"
+            );
+        }
+        assert!(denied > 100, "{policy}: {denied}");
     }
 }

@@ -37,14 +37,20 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
     let valid_until = call
         .valid_until
         .map_or(f64::INFINITY, |instant| micros_up(instant) as f64);
-    let mut numbers = vec![
+    let head = [
         valid_until,
-        u8::from(call.replaces_policy).into(),
+        (u8::from(call.replaces_policy) + 2 * u8::from(call.waits_no_more)).into(),
         runs as f64,
         call.settlements.len() as f64,
     ];
+    let mut numbers = vec![whole(micros_up(call.polls_every))];
     for asks in &call.asks {
-        numbers.extend([whole(asks.count), u8::from(asks.waits).into()]);
+        let kind = match (asks.waits, asks.ahead) {
+            (false, _) => 0.0,
+            (true, false) => 1.0,
+            (true, true) => 3.0,
+        };
+        numbers.extend([whole(asks.count), kind]);
         numbers.extend(whole_costs(&asks.costs, limits));
     }
     if let Some(costs) = peek {
@@ -64,11 +70,19 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
             call.renewals.len() as f64,
         ]);
     }
-    cmd.arg(
+    let bytes = |numbers: &[f64]| {
         numbers
             .iter()
             .flat_map(|number| number.to_le_bytes())
-            .collect::<Vec<u8>>(),
+            .collect::<Vec<u8>>()
+    };
+    cmd.arg(
+        [
+            &bytes(&head)[..],
+            &call.holder.to_be_bytes(),
+            &bytes(&numbers),
+        ]
+        .concat(),
     );
     if !concerns_leases {
         return;

@@ -51,8 +51,10 @@ pub(in crate::store) struct Write {
     pub(in crate::store) from_notify: Option<KeyState>,
     /// The row after the write.
     pub(in crate::store) row: KeyRow,
-    /// Whether places came back.
-    pub(in crate::store) released: bool,
+    /// The holders to be told that it is their turn.
+    pub(in crate::store) turns: Vec<u64>,
+    /// The holder whose turn is next.
+    pub(in crate::store) next: Option<u64>,
     /// The row must not be written at or after this instant of the server, in microseconds since 1970.
     pub(in crate::store) valid_until: Option<i64>,
 }
@@ -344,7 +346,8 @@ fn decide<T: RowTable>(
     let Decided {
         reply,
         state,
-        released,
+        turns,
+        next,
     } = decided;
     let write = state.map(|state| Write {
         scope: call.scope.clone(),
@@ -354,7 +357,8 @@ fn decide<T: RowTable>(
             version: known.next_version(),
             state,
         },
-        released,
+        turns,
+        next,
         valid_until: call.valid_until.map(|until| until.div_ceil(1_000) as i64),
     });
     Ok((reply, write))

@@ -255,6 +255,6 @@ async fn stores_create_the_tables_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn releases_in_this_process_reach_listeners() {
-    super::releases_in_this_process_reach_listeners(&MysqlStore::open(&url()).unwrap()).await;
+async fn turns_in_this_process_reach_listeners() {
+    super::turns_in_this_process_reach_listeners(&MysqlStore::open(&url()).unwrap()).await;
 }

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use tokio_postgres::{Client, NoTls};
 
 use super::{contended, take, unique};
-use crate::store::{PostgresStore, PostgresStoreOptions, ReleaseListener, Store, StoreError};
+use crate::store::{
+    PostgresStore, PostgresStoreOptions, Release, ReleaseListener, Store, StoreError,
+};
 
 fn url() -> String {
     super::url("TOLLGATE_POSTGRES_URL")
@@ -129,19 +131,19 @@ async fn listeners_learn_that_the_connection_was_made_anew() {
     );
     assert!(store.listen(
         &limiter,
-        ReleaseListener::new(&listener, |sender, key| {
-            sender.send(key.map(<[u8]>::to_vec)).unwrap();
+        ReleaseListener::new(&listener, |sender, release| {
+            sender.send(release == Release::Unknown).unwrap();
         })
     ));
     let hears = || receiver.recv_timeout(Duration::from_secs(20));
-    assert_eq!(hears(), Ok(None));
+    assert_eq!(hears(), Ok(true));
     let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
     client(&database.url)
         .await
         .execute(ends, &[])
         .await
         .unwrap();
-    assert_eq!(hears(), Ok(None));
+    assert_eq!(hears(), Ok(true));
 }
 
 /// Any client that can connect can send messages, also one with a wrong row.
@@ -153,7 +155,9 @@ async fn the_row_in_a_message_is_not_trusted() {
     let listener = Arc::new(sender);
     assert!(here.listen(
         &limiter,
-        ReleaseListener::new(&listener, |sender, key| sender.send(key.is_some()).unwrap())
+        ReleaseListener::new(&listener, |sender, release| {
+            sender.send(release != Release::Unknown).unwrap();
+        })
     ));
     assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(false));
     let places = || take(&limiter, "1 concurrent ttl 1m", 1);
@@ -182,7 +186,7 @@ async fn the_row_in_a_message_is_not_trusted() {
     let (version, ..) = row().await;
     while receiver.recv_timeout(Duration::from_millis(300)).is_ok() {} // its own release
     let limiter = crate::store::sql::hex_digits(limiter.as_bytes());
-    let message = format!("{limiter}//{version}/{expires}/{free}");
+    let message = format!("{limiter}//{:032x}/{version}/{expires}/{free}", 1);
     sql.execute("SELECT pg_notify('tollgate', $1)", &[&message])
         .await
         .unwrap();

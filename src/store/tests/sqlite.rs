@@ -197,7 +197,7 @@ async fn expired_keys_go_by_themselves() {
 }
 
 #[tokio::test]
-async fn releases_in_this_process_reach_listeners() {
+async fn turns_in_this_process_reach_listeners() {
     let (store, _folder) = new().await;
-    super::releases_in_this_process_reach_listeners(&store).await;
+    super::turns_in_this_process_reach_listeners(&store).await;
 }

@@ -4,15 +4,16 @@
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
--- ARGV  1 packed doubles: valid until, whether the policy is replaced (0, 1), how many runs, how many settlements; each run: count, kind
---       (0 does not wait, 1 waits, 2 a peek), a cost for each limit; each settlement: the instant of the grant, charged and actual cost
+-- ARGV  1 packed doubles: valid until, whether the policy is replaced (1) and whether the holder waits no more (2), how many runs, how many settlements, the holder (eight
+--       bytes), how often it polls for a place, or 0 if it hears of its turns; each run: count, kind (0 does not wait, 1 waits, 2 a peek,
+--       3 prefetches), a cost for each limit; each settlement: the instant of the grant, charged and actual cost
 --       for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
 --       then the ids of the returns, of the renewals and of the asks with a place
 -- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
 --       (-1: none), remaining, when a unit is available, and reset for each limit, then the renewals that came too late, from 0. Or a list:
 --       1: too late; 2 and a text: the policy that is stored; 3: the state is damaged
 -- state a byte for the version, the policy as text, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
---       latest expiry of a lease, and the words of each limit
+--       latest expiry of a lease, and the words of each limit; if replicas wait, the line of line.lua
 local call, decode, encode, format = redis.call, struct.unpack, struct.pack, string.format
 local floor, ceil, max, min, huge = math.floor, math.ceil, math.max, math.min, math.huge
 local BIG, NEVER, RELEASE = 4503599627370496, 18446744073709552, 18446744073709544
@@ -26,15 +27,24 @@ local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false,
 -- held: how many leases there are. unequal: how many of them do not hold one place of each limit; KEYS[3] has their costs.
 local held, unequal, freed = 0, 0, 0
 local channel, key, ttl, next_id, odd_costs, opened
+-- line: the tickets of the replicas that wait; nil if none does
+local line, open_line
+local returned = 0
 if @HAS_PLACES then odd_costs, opened = {}, {} end
 --@for LIMITS
 @DECLARE
 --@end
 local packed = ARGV[1]
 local valid, replaced, runs, settlements = decode('<dddd', packed)
+local waits_no_more = replaced >= 2
+replaced = replaced % 2
+@LINE
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
-    if #raw ~= @SIZE then return {3} end
+    if #raw ~= @SIZE then
+      if #raw < @SIZE or (#raw - @SIZE - 8) % @TICKET ~= 0 then return {3} end
+      line = open_line(raw:sub(@SIZE + 1))
+    end
     last, fence, born, latest@ALL_WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
     local sum = last + fence + born + latest@SUM
     if sum - sum ~= 0 then return {3} end -- a number that is none, or infinite
@@ -55,13 +65,14 @@ do
 end
 --@end
 if settlements > 0 or ARGV[2] then
-  local at = 33 + runs * @RUN
+  local at = 49 + runs * @RUN
   local lease = at + settlements * @SETTLEMENT
   channel, key, next_id = ARGV[2], ARGV[3], 4
   local returns, renewals, odd_ids = 0, 0, {}
   if channel then
     ttl, returns, renewals = decode('<ddd', packed, lease)
-    if unequal > 0 then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    if unequal > 0 or line then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    for i = 1, line and #odd_ids or 0 do line.take_back(odd_ids[i], @PLACE_COUNT) end
     reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
     if unequal > 0 then
       for i = next_id, next_id + returns - 1 do
@@ -75,6 +86,8 @@ if settlements > 0 or ARGV[2] then
         freed = freed + call('ZREM', KEYS[2], unpack(ARGV, i, min(i + 999, next_id + returns - 1)))
       end
     end
+    if line then line.take_back(packed:sub(33, 40), freed * @PLACE_COUNT) end
+    returned = returns
     dirty = dirty or reclaimed + freed > 0
     for i = 1, #odd_ids do
       local costs = call('HGET', KEYS[3], odd_ids[i])
@@ -84,6 +97,7 @@ if settlements > 0 or ARGV[2] then
         local own = {decode('@PLACE_DOUBLES', costs)}
         --@for PLACES
         odd$ = odd$ - own[@PLACE]
+        if line then line.take_back(odd_ids[i], own[@PLACE]) end
         --@end
       end
     end
@@ -146,12 +160,17 @@ if settlements > 0 or ARGV[2] then
     next_id = next_id + renewals
   end
 end
-local at = 33
+local at = 49
+if line then line.begin(freed > 0) end
+local asked, taken, wanted, wanted_costs, last_costs = false, 0, 0, nil, nil
 local granted, first, stop, rank, first_expiry = 0, fence < now and now or fence + 1, 0, 0, -1
 for _ = 1, runs do
   local room = 0
   local count, kind@COSTS = decode('@ASK', packed, at)
+  local costs = line and {select(2, 0@COSTS)}
   if kind ~= 2 then
+    if line and not asked then line.bound(costs) end
+    asked, last_costs = true, costs
     if stop == 0 then
       room = count
       --@for LIMITS
@@ -159,9 +178,11 @@ for _ = 1, runs do
         @ROOM
       end
       --@end
+      if line and room > 0 then room = line.room(room, {select(2, 0@LEFT)}, costs) end
     end
     if room > 0 then
-      granted = granted + room
+      granted, taken = granted + room, taken + room * max(1@COSTS)
+      if line then line.advance(room, costs) end
       --@for LIMITS
       do
         @CHARGE
@@ -180,7 +201,10 @@ for _ = 1, runs do
       end
       next_id = next_id + min(count@MOST_LEASES)
     end
-    if room < count and kind == 0 then
+    if room < count and kind == 1 then
+      if wanted == 0 then wanted_costs = costs or {select(2, 0@COSTS)} end
+      wanted = wanted + count - room
+    elseif room < count and kind == 0 then
       local attempts = min(count - room, 1000)
       --@for LIMITS
       do
@@ -191,19 +215,35 @@ for _ = 1, runs do
   end
   if stop == 0 and (room < count or kind == 2) then
     -- Finds the limit that stops the ask longest, or the first of several. A limit whose capacity is less than the cost stops it
-    -- for ever.
+    -- for ever. The units of others whose turn comes before are waited for, too, in rounds if they exceed the capacity.
+    local before = line and line.before()
     --@for LIMITS
     if cost$ > 0 then
-      local t
+      local t, own, rounds = nil, cost$, 0
+      local cost$ = before and before[$] + cost$ or cost$
+      @ROUNDS
       @WHEN
-      if t and (cost$ > @CAPACITY or t >= NEVER) then t = huge end
+      if rounds > 0 then t = (t or now) + rounds * @ROUND end
+      if t and (own > @CAPACITY or t >= NEVER) then t = huge end
       if t and t > rank then rank, stop = t, $ end
     end
     --@end
+    if stop == 0 and kind ~= 2 then
+      -- Others are taken to want more units than they have asked for.
+      --@for LIMITS
+      if stop == 0 and cost$ > 0 then rank, stop = now + 2000, $ end
+      --@end
+    end
   end
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
+if wanted > 0 and not line then line = open_line('') end
+if line and (asked or returned > 0 or waits_no_more) then
+  local due = rank > 0 and rank < RELEASE and rank or 0
+  rank = line.finish(rank == huge and 0 or wanted, wanted_costs or last_costs, due, taken) or rank
+  dirty = true
+end
 -- When a limit with nothing left admits a unit. For a concurrency, this is unknown.
 --@for LIMITS
 local available$ = now
@@ -235,6 +275,11 @@ if @HAS_PLACES then
     first_expiry = tonumber(earliest[2] or -1)
   end
 end
+if @HAS_PLACES and line and (asked or runs == 0) then
+  local offered, next_holder = line.offer({select(2, 0@LEFT)})
+  for i = 1, #offered do call('PUBLISH', channel, offered[i] .. next_holder .. key) end
+  dirty = dirty or #offered > 0
+end
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
 if lost then reply = reply .. table.concat(lost) end
@@ -246,13 +291,13 @@ if dirty then
     @LIFE
   end
   --@end
+  if line then life = max(life, line.life()) end
   if life > BIG then life = BIG end
   if life > 0 then
     -- The expiry has few enough digits to be written in full.
-    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@ALL_WORDS), 'PX', ceil(life / 1000) + 1)
+    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@ALL_WORDS) .. (line and line.pack() or ''), 'PX', ceil(life / 1000) + 1)
   elseif raw then
     call('DEL', KEYS[1])
   end
-  if freed + reclaimed > 0 then call('PUBLISH', channel, key) end
 end
 return reply

@@ -33,7 +33,7 @@ if cost$ > 0 then
 end
 --@WHEN
 local windows = floor((used$ + cost$ - 1) / @LIMIT)
-t = windows > 0 and ends$ + (windows - 1) * @PERIOD or nil
+t = windows > 0 and (ends$ > 0 and ends$ or now + @PERIOD) + (windows - 1) * @PERIOD or nil
 --@REMAINING
 max(0, @LIMIT - used$)
 --@RESET

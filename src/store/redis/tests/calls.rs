@@ -41,6 +41,7 @@ impl Caller {
                 count,
                 costs: costs.into(),
                 waits: true,
+                ahead: false,
             });
         })
     }
@@ -67,6 +68,7 @@ fn a_call_is_not_carried_out_at_its_end_or_later() {
             count: 1,
             costs: [1].into(),
             waits: true,
+            ahead: false,
         });
     };
     assert!(matches!(

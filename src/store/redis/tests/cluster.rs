@@ -89,6 +89,7 @@ fn calls(scope: &Scope, policy: &crate::policy::Policy) -> [Call; 3] {
                 count: 1,
                 costs: costs.clone(),
                 waits: true,
+                ahead: false,
             }],
             ..blank()
         },
@@ -180,9 +181,9 @@ fn each_script_runs_where_its_keys_are() {
     }
 }
 
-/// The node that owns the key publishes a release, and every node delivers it.
+/// The node that owns the key publishes a turn, and every node delivers it.
 #[test]
-fn a_release_is_heard_at_every_node() {
+fn a_turn_is_heard_at_every_node() {
     let (mut nodes, names) = (
         nodes(),
         Names::new(&format!("cluster-release-{}", std::process::id())),
@@ -193,7 +194,7 @@ fn a_release_is_heard_at_every_node() {
         .iter()
         .map(|url| redis::Client::open(url.as_str()).unwrap())
         .collect();
-    for client in clients {
+    for (key, client) in [b"a", b"b", b"c"].into_iter().zip(clients) {
         let mut listening = client.get_connection().unwrap();
         listening
             .set_read_timeout(Some(std::time::Duration::from_secs(30)))
@@ -202,14 +203,17 @@ fn a_release_is_heard_at_every_node() {
         messages.subscribe(names.channel("api")).unwrap();
         let scope = Scope {
             limiter: "api".into(),
-            key: b"alice".as_slice().into(),
+            key: key.as_slice().into(),
         };
-        for call in calls(&scope, &policy) {
-            answer_of_owner(&mut nodes, &script, &call, &names);
-        }
+        let [mut asks, _, returns] = calls(&scope, &policy);
+        answer_of_owner(&mut nodes, &script, &asks, &names);
+        asks.holder = 7;
+        answer_of_owner(&mut nodes, &script, &asks, &names);
+        answer_of_owner(&mut nodes, &script, &returns, &names);
+        let expected = [&7_u64.to_be_bytes()[..], &[0; 8], key].concat();
         assert_eq!(
             messages.get_message().unwrap().get_payload_bytes(),
-            b"alice"
+            expected
         );
     }
 }
@@ -230,6 +234,7 @@ async fn a_store_at_one_node_is_refused_the_keys_of_others() {
                 count: 1,
                 costs: [1].into(),
                 waits: true,
+                ahead: false,
             }],
             ..call_of(key, &policy)
         };

@@ -120,6 +120,7 @@ impl Process {
                 count,
                 costs: [1].into(),
                 waits: true,
+                ahead: false,
             }],
             ..blank(policy)
         })
@@ -151,6 +152,8 @@ fn blank(policy: &str) -> Call {
         ttl: 1_000_000_000,
         asks: Vec::new(),
         peek: None,
+        polls_every: 0,
+        waits_no_more: false,
         replaces_policy: false,
     }
 }

@@ -1,0 +1,237 @@
+-- The line: whose turn it is among the replicas that wait. It has the rules and the names of src/core/ledger/turns.rs.
+--
+-- packed a double: the last instant that was told to a replica without a ticket; then the tickets, each: the holder (eight bytes), and
+--        doubles: the asks that wait, units granted, places held, when it asked, when it is due (0: after a release), when its turn
+--        began, and the costs of the first ask for each limit
+function open_line(text)
+  local self = {}
+  local me, polls = packed:sub(33, 40), decode('<d', packed, 41)
+  local patience, slice = 20000, 10000
+  if polls > 0 then patience, slice = polls * 2, polls * 5 end
+  local tail, tickets, by_holder, rank, most, no_ticket = 0, {}, {}, nil, huge, false
+  if text ~= '' then tail = decode('<d', text) end
+  for at = 9, #text, @TICKET do
+    local ticket = {holder = text:sub(at, at + 7), costs = {decode('@TICKET_COSTS', text, at + 56)}}
+    ticket.wanted, ticket.granted, ticket.held, ticket.asked, ticket.due, ticket.began = decode('<dddddd', text, at + 8)
+    tickets[#tickets + 1], by_holder[ticket.holder] = ticket, ticket
+  end
+  -- What an ask of these costs moves its replica back: places, units.
+  local function step(costs)
+    local places, units = 0, 1
+    --@for LIMITS
+    units = max(units, costs[$])
+    --@end
+    --@for PLACES
+    places = places + costs[$]
+    --@end
+    return places, units
+  end
+  local function asks_before(ticket, came, rank)
+    local places, units = step(ticket.costs)
+    local gap, fewer, as_many = rank.held - ticket.held, 0, 0
+    if gap > 0 then
+      if places == 0 then return huge end
+      fewer = ceil(gap / places)
+    end
+    if ticket.held + fewer * places ~= rank.held or rank.keeps then return fewer end
+    gap = rank.granted - ticket.granted - fewer * units
+    if gap > 0 then as_many = ceil(gap / units) end
+    if gap >= 0 and gap % units == 0 and came < rank.came then as_many = as_many + 1 end
+    if places > 0 then as_many = min(as_many, 1) end
+    return fewer + as_many
+  end
+  local function set_aside(holder, rank, for_keen)
+    local sums = {}
+    for i = 1, @COUNT do sums[i] = 0 end
+    for came = 1, #tickets do
+      local ticket = tickets[came]
+      local wanted = ticket.wanted
+      if for_keen and step(ticket.costs) == 0
+        and (now - ticket.asked < 2000 or wanted > 0 and ticket.due > 0 and ticket.due <= now and now - ticket.due < 2000)
+      then
+        wanted = BIG
+      end
+      if wanted > 0 and ticket.holder ~= holder then
+        local asks = min(asks_before(ticket, came, rank), wanted)
+        for i = 1, @COUNT do sums[i] = sums[i] + asks * ticket.costs[i] end
+        if ticket.due > now then
+          --@for PLACES
+          sums[$] = sums[$] - asks * ticket.costs[$]
+          --@end
+        end
+      end
+    end
+    return sums
+  end
+  local function after(rank, asks, costs)
+    local places, units = step(costs)
+    return {held = rank.held + asks * places, keeps = rank.keeps, granted = rank.granted + asks * units, came = rank.came}
+  end
+  local function fewest()
+    local fewest
+    for i = 1, #tickets do fewest = min(fewest or huge, tickets[i].granted) end
+    return fewest or 0
+  end
+  -- The places of the caller, without those of this call.
+  local function count_held()
+    local sum = 0
+    if @HAS_PLACES then
+      local ids = call('ZRANGE', KEYS[2], 0, -1)
+      for i = 1, #ids do
+        if ids[i]:sub(1, 8) == me then
+          sum = sum + @PLACE_COUNT
+          local costs = unequal > 0 and call('HGET', KEYS[3], ids[i])
+          if costs then
+            local own = {decode('@PLACE_DOUBLES', costs)}
+            for place = 1, @PLACE_COUNT do sum = sum + own[place] end
+          end
+        end
+      end
+    end
+    return sum
+  end
+  function self.take_back(id, places)
+    local ticket = by_holder[id:sub(1, 8)]
+    if ticket then ticket.held = ticket.held - places end
+  end
+  function self.begin(returns)
+    local kept = {}
+    for i = 1, #tickets do
+      local ticket = tickets[i]
+      if now - max(ticket.asked, ticket.due) < 2500000 then
+        ticket.held = held > 0 and max(0, ticket.held) or 0
+        if ticket.holder ~= me and ticket.due > 0 and now - ticket.due > patience then ticket.wanted = 0 end
+        kept[#kept + 1] = ticket
+      else
+        by_holder[ticket.holder] = nil
+      end
+    end
+    tickets = kept
+    if #tickets == 0 and now >= tail then return end
+    local own = by_holder[me]
+    rank = {held = own and own.held or count_held(), granted = own and own.granted or fewest(), came = #tickets + 1}
+    for i = 1, own and #tickets or 0 do
+      if tickets[i] == own then rank.came = i end
+    end
+    rank.keeps = returns and own and now - own.began < slice
+    no_ticket = not own and now < tail
+  end
+  -- The time in which the units of an ask come.
+  local function pause_of(costs)
+    local pause = 0
+    --@for LIMITS
+    pause = max(pause, ceil(@ROUND * costs[$] / @CAPACITY))
+    --@end
+    return pause
+  end
+  function self.bound(costs)
+    local pause = pause_of(costs)
+    if no_ticket then most = pause > 0 and max(1, floor(1000 / pause)) or 1000000 end
+  end
+  function self.room(count, left, costs)
+    if not rank then return count end
+    local fitting, beyond = 0, min(count, most) + 1
+    while beyond - fitting > 1 do
+      local middle = fitting + floor((beyond - fitting) / 2)
+      local before, fits = set_aside(me, after(rank, middle - 1, costs), true), true
+      for i = 1, @COUNT do
+        if costs[i] > 0 and before[i] + middle * costs[i] > left[i] then fits = false end
+      end
+      if fits then fitting = middle else beyond = middle end
+    end
+    return fitting
+  end
+  function self.advance(asks, costs)
+    if rank then rank, most = after(rank, asks, costs), most - asks end
+  end
+  function self.before() return rank and set_aside(me, rank) end
+  function self.finish(wanted, costs, due, taken)
+    local own, crowded = by_holder[me], now < tail
+    if wanted == 0 then due = 0 end
+    local known = own and (not crowded or taken == 0)
+    if own and not known then
+      for i = 1, #tickets do
+        if tickets[i] == own then table.remove(tickets, i) break end
+      end
+      by_holder[me] = nil
+    end
+    local full = #tickets >= 64
+    if not known and wanted == 0 and (crowded or full or #tickets == 0) then return end
+    local held_now = rank and rank.held
+    if not held_now then
+      held_now = count_held()
+      for i = 2, @HAS_PLACES and #opened or 0, 2 do held_now = held_now + @PLACE_COUNT end
+      for i = 2, @HAS_PLACES and #odd_costs or 0, 2 do
+        local own = {decode('@PLACE_DOUBLES', odd_costs[i])}
+        for place = 1, @PLACE_COUNT do held_now = held_now + own[place] end
+      end
+    end
+    own = own or {holder = me, granted = fewest(), began = 0}
+    if taken > 0 and now - own.began >= slice then own.began = now end
+    own.granted, own.held, own.wanted, own.due, own.asked = own.granted + taken, held_now, wanted, due, now
+    own.costs = costs or own.costs or {}
+    for i = 1, @COUNT do own.costs[i] = own.costs[i] or 0 end
+    if known then return end
+    if due > 0 and (crowded or full) then
+      tail = max(tail, due) + max(1000, pause_of(costs))
+      return tail
+    end
+    if full then
+      local at = 1
+      for i = 2, #tickets do
+        if tickets[i].granted >= tickets[at].granted then at = i end
+      end
+      table.remove(tickets, at)
+    end
+    tickets[#tickets + 1] = own
+  end
+  local function comes_after(one, came, other, came_other)
+    if one.held ~= other.held then return one.held > other.held end
+    if one.granted ~= other.granted then return one.granted > other.granted end
+    return came > came_other
+  end
+  function self.offer(left)
+    local offered, last, came_last = {}, nil, nil
+    while true do
+      local next, came
+      for i = 1, #tickets do
+        local it = tickets[i]
+        if it.wanted > 0
+          and (not last or comes_after(it, i, last, came_last))
+          and (not next or comes_after(next, came, it, i))
+        then
+          next, came = it, i
+        end
+      end
+      if not next then break end
+      local before = set_aside(next.holder, {held = next.held, granted = next.granted, came = came})
+      --@for PLACES
+      if next.costs[$] > 0 and before[$] + next.costs[$] > left[$] then return offered, next.holder end
+      --@end
+      if next.due == 0 and next.holder ~= me then
+        next.due = now
+        offered[#offered + 1] = next.holder
+      end
+      last, came_last = next, came
+    end
+    return offered, ('\0'):rep(8)
+  end
+  function self.life()
+    local life = tail - now
+    for i = 1, #tickets do
+      life = max(life, max(tickets[i].asked, tickets[i].due) + 2500000 - now)
+    end
+    return life
+  end
+  function self.pack()
+    if #tickets == 0 and tail <= now then return '' end
+    local packed = {encode('<d', tail)}
+    for i = 1, #tickets do
+      local it = tickets[i]
+      packed[#packed + 1] = it.holder
+        .. encode('@TICKET_FORMAT', it.wanted, it.granted, it.held, it.asked, it.due, it.began, unpack(it.costs, 1, @COUNT))
+    end
+    return table.concat(packed)
+  end
+  return self
+end
