@@ -157,7 +157,7 @@ pub struct KeyPage {
     pub next: Option<Vec<u8>>,
 }
 
-/// What a [listener](ReleaseListener) is told.
+/// A message to a [listener](ReleaseListener).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Release<'a> {

@@ -14,7 +14,7 @@
 //! | n | the text of the policy |
 //! | n | the latest instant, the time from the start of the limits to it, the fence |
 //! | n | the number of limits, then the leases by holder: number, time from the latest instant to the expiry, costs |
-//! | n | the last instant that was told to a replica without a ticket, the number of tickets; each: holder, asks that wait, their costs, units granted, when it asked, when it is due or 0, when its turn began |
+//! | n | the last instant that was named to a replica without a ticket, the number of tickets; each: holder, asks that wait, their costs, units granted, when it asked, when it is due or 0, when its turn began |
 //! | n | the state of each limit: two words, or the grants of a log that still count; nothing of a concurrency, which follows from the leases |
 //!
 //! Numbers are LEB128: seven bits a byte, the low ones first. A text has its length before it.
@@ -135,7 +135,7 @@ impl Ledger {
     }
 
     /// Carries out a call. Fences follow the clock where it is ahead of them, so that they rise even after a key was forgotten. Also
-    /// returns which holders are to be told that it is their turn to take a place.
+    /// returns the holders whose turn it is to take a place.
     pub(crate) fn call(&mut self, now: Moment, call: &Call) -> (Reply, Offer) {
         let now = now.max(self.latest);
         self.latest = now;

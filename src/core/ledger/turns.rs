@@ -9,8 +9,8 @@
 //! an ask. Their units are set aside: an ask is granted if there is room for it behind them. So the first ask in the order of turns
 //! is never passed, however many units it costs.
 //!
-//! There is a ticket for at most 64 replicas. If more wait for a rate, the others are told instants one after another, each for a
-//! few asks. No unit is set aside for them, but no other replica is told to come at the same time.
+//! At most 64 replicas have a ticket. If more wait for a rate, the store names an instant to each of the others, one after another, at
+//! which the replica may take one ask, or as many as come in a millisecond. No unit is set aside for them.
 
 #[cfg(test)]
 mod tests;
@@ -22,16 +22,16 @@ use crate::strategy::Moment;
 pub(super) const MAX_TICKETS: usize = 64;
 /// How long a ticket is kept after its replica has asked, or should have, in nanoseconds.
 const KEPT_FOR: u64 = 2_500_000_000;
-/// How long the units of a replica that should have asked are set aside, in nanoseconds, where releases are reported.
+/// How long the units of a replica that should have asked are set aside, in nanoseconds, where turns are reported.
 const PATIENCE: u64 = 20_000_000;
-/// How long a replica may take its own places again, in nanoseconds, where releases are reported.
+/// How long a replica may take its own places again, in nanoseconds, where turns are reported.
 const SLICE: u64 = 10_000_000;
-/// How many times a replica that polls may take its own places again.
+/// How long a replica that polls may take its own places again, in intervals of its polls.
 const SLICE_IN_POLLS: u64 = 5;
 /// How long a replica that has asked for units of rates, or should have, is taken to want more of them, in nanoseconds. It may be
 /// granted some at once and ask again, when many units have come at the same time.
 pub(super) const KEEN_FOR: u64 = 2_000_000;
-/// The least time between two instants that are told to replicas without a ticket, in nanoseconds.
+/// The least time between two instants that are named to replicas without a ticket, in nanoseconds.
 const LEAST_PAUSE: u64 = 1_000_000;
 
 /// The tickets of the replicas that wait for a key, or did so lately. There are none while every ask is granted at once.
@@ -39,7 +39,7 @@ const LEAST_PAUSE: u64 = 1_000_000;
 pub(super) struct Turns {
     /// In the order in which the replicas came.
     pub(super) tickets: Vec<TurnTicket>,
-    /// The last instant that was told to a replica without a ticket, because there were too many.
+    /// The last instant that was named to a replica without a ticket.
     pub(super) tail: Moment,
 }
 
@@ -79,7 +79,7 @@ struct Rank {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) holder: u64,
-    /// How often it asks while it waits for a place, in nanoseconds; 0 if it is told of releases.
+    /// How often it asks while it waits for a place, in nanoseconds; 0 if its turns are reported to it.
     pub(super) polls_every: u64,
     /// Whether the call has returned a place.
     pub(super) returns: bool,
@@ -109,7 +109,7 @@ pub(super) struct Left<'a> {
     pub(super) granted: u64,
 }
 
-/// The replicas to be told that places are free.
+/// The replicas that may take free places.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// The holders whose turn it is.
@@ -337,8 +337,8 @@ impl Turns {
         })
     }
 
-    /// Ends a call: records what its replica waits for. Returns the instant at which it should ask again, if it is not told at once
-    /// because too many replicas wait. `pause`: the time in which the units of an ask come.
+    /// Ends a call: records what its replica waits for. Returns the instant at which it should ask again, if it
+    /// has no ticket because too many replicas wait. `pause`: the time in which the units of an ask come.
     pub(super) fn end(
         &mut self,
         now: Moment,
@@ -418,7 +418,7 @@ impl Turns {
             .min_by_key(|(_, rank)| *rank)
     }
 
-    /// Whether replicas without a ticket were told to come later than now.
+    /// Whether a replica without a ticket is to come later than now.
     fn is_crowded(&self, now: Moment) -> bool {
         now < self.tail
     }

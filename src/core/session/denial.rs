@@ -22,10 +22,8 @@ pub(super) struct Denial {
     costs: Box<[u64]>,
     /// When the costs are admitted, by the store's reply.
     pub(super) ready_at: Moment,
-    /// When to ask again.
+    /// When to ask again: at `ready_at`, unless a message has changed that.
     pub(super) until: Moment,
-    /// When to ask again, without any message.
-    asks_at: Moment,
     /// Whether the store sets units aside for the requests that it denied.
     pub(super) is_in_line: bool,
     /// Whether a release may end it sooner.
@@ -83,9 +81,9 @@ impl Denials {
             .filter(|denial| now <= denial.replied_at || now < denial.until.plus(deadline))
     }
 
-    /// Remembers the denial in a reply. `denied`: the costs of the first ask that it denied, and whether a request waits for any of
-    /// these. `turn_came`: during the call, the store has
-    /// reported a turn of this process. `polls_every`: how often to ask while a place is awaited.
+    /// Remembers the denial in a reply. `denied`: the costs of the first ask that it denied, and whether a request waits for any denied
+    /// ask. `turn_came`: the store has reported a turn of this process during the call. `polls_every`: how often to ask while a place
+    /// is awaited.
     pub(super) fn note_reply(
         &mut self,
         now: Moment,
@@ -99,23 +97,18 @@ impl Denials {
         let (Some(stop), Some((costs, is_in_line))) = (reply.stop, denied) else {
             return;
         };
-        let (ready_at, until) = match stop.until {
-            DeniedUntil::Instant(at) => {
-                let at = local(now, reply, at);
-                (at, at)
-            }
-            DeniedUntil::Never => (Moment::NEVER, Moment::NEVER),
+        let ready_at = match stop.until {
+            DeniedUntil::Instant(at) => local(now, reply, at),
+            DeniedUntil::Never => Moment::NEVER,
             DeniedUntil::Release { first_expiry } => {
                 let polls_at = now.plus(random.around(polls_every));
-                let until = local(now, reply, first_expiry).min(polls_at);
-                (until, until)
+                local(now, reply, first_expiry).min(polls_at)
             }
         };
         self.latest = Some(Denial {
             costs,
             ready_at,
-            until,
-            asks_at: until,
+            until: ready_at,
             is_in_line,
             ends_by_release: matches!(stop.until, DeniedUntil::Release { .. }),
             reply: reply.clone(),
@@ -151,7 +144,7 @@ impl Denials {
             && denial.until > now
         {
             let soon = if next { now.plus(SOON) } else { Moment::NEVER };
-            denial.until = denial.asks_at.min(soon);
+            denial.until = denial.ready_at.min(soon);
         }
     }
 }

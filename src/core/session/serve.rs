@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::call::{BackOff, CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, decision, denied};
-use super::{GrantByStore, MAX_CALL, SessionStep, StoreSession};
+use super::{GrantByStore, MAX_CALL, SessionOptions, SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::WaiterId;
@@ -218,7 +218,7 @@ impl StoreSession {
     fn empty_call(&self) -> Call {
         let scope = self.scope.clone();
         let policy = self.gate.limits().policy().clone();
-        let super::SessionOptions {
+        let SessionOptions {
             hears_turns,
             polls_every,
             ..

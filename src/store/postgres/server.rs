@@ -181,8 +181,10 @@ impl PostgresConnection {
     /// Writes the row if it has the expected version. Returns the clock if it was written.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
         let KeyRow { version, state } = &write.row;
-        let message = message(&write.scope, (&write.turns, write.next), Some(&write.row));
-        let message = message.filter(|_| !write.turns.is_empty());
+        let turns = (&write.turns[..], write.next);
+        let message = (!write.turns.is_empty())
+            .then(|| message(&write.scope, turns, Some(&write.row)))
+            .flatten();
         let (limiter, key) = (write.scope.limiter.as_bytes(), &write.scope.key[..]);
         let from_notify = write.from_notify.as_ref();
         let announced = from_notify.map(|state| &state.bytes);

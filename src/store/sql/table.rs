@@ -51,7 +51,7 @@ pub(in crate::store) struct Write {
     pub(in crate::store) from_notify: Option<KeyState>,
     /// The row after the write.
     pub(in crate::store) row: KeyRow,
-    /// The holders to be told that it is their turn.
+    /// The holders whose turn it is.
     pub(in crate::store) turns: Vec<u64>,
     /// The holder whose turn is next.
     pub(in crate::store) next: Option<u64>,

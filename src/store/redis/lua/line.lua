@@ -1,6 +1,6 @@
 -- The line: whose turn it is among the replicas that wait. It has the rules and the names of src/core/ledger/turns.rs.
 --
--- packed a double: the last instant that was told to a replica without a ticket; then the tickets, each: the holder (eight bytes), and
+-- packed a double: the last instant that was named to a replica without a ticket; then the tickets, each: the holder (eight bytes), and
 --        doubles: the asks that wait, units granted, places held, when it asked, when it is due (0: after a release), when its turn
 --        began, and the costs of the first ask for each limit
 function open_line(text)
@@ -125,8 +125,10 @@ function open_line(text)
     return pause
   end
   function self.bound(costs)
-    local pause = pause_of(costs)
-    if no_ticket then most = pause > 0 and max(1, floor(1000 / pause)) or 1000000 end
+    if no_ticket then
+      local pause = pause_of(costs)
+      most = pause > 0 and max(1, floor(1000 / pause)) or 1000000
+    end
   end
   function self.room(count, left, costs)
     if not rank then return count end

@@ -4,10 +4,10 @@
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
--- ARGV  1 packed doubles: valid until, whether the policy is replaced (1) and whether the holder waits no more (2), how many runs, how many settlements, the holder (eight
---       bytes), how often it polls for a place, or 0 if it hears of its turns; each run: count, kind (0 does not wait, 1 waits, 2 a peek,
---       3 prefetches), a cost for each limit; each settlement: the instant of the grant, charged and actual cost
---       for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
+-- ARGV  1 packed doubles: valid until, the sum of 1 if the policy is replaced and 2 if no request of the holder waits any more, how many
+--       runs, how many settlements, the holder (eight bytes), how often it polls for a place, or 0 if it hears of its turns; each run:
+--       count, kind (0 does not wait, 1 waits, 2 a peek, 3 prefetches), a cost for each limit; each settlement: the instant of the
+--       grant, charged and actual cost for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
 --       then the ids of the returns, of the renewals and of the asks with a place
 -- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
 --       (-1: none), remaining, when a unit is available, and reset for each limit, then the renewals that came too late, from 0. Or a list:
