@@ -1,8 +1,10 @@
 //! A store in Redis.
 
 mod connections;
+mod messages;
 mod names;
 mod script;
+mod servers;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -10,7 +12,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, IntoConnectionInfo, RedisError};
 
 use super::rules::PolicyCache;
 use super::serve::ServedListeners;
@@ -18,11 +20,11 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connections::{
-    Connections, answer_error, call_error, connect_error, follow, is_unknown_script,
-};
+use connections::connect_error;
+use messages::follow;
 use names::{NAME, Names};
 use script::{MAX_LIMITS, PolicyScript};
+use servers::Servers;
 
 /// A store in Redis or Valkey, from version 5 on. Clones share the store.
 ///
@@ -89,7 +91,7 @@ pub struct RedisStore {
 
 #[derive(Debug)]
 struct RedisShared {
-    connections: Connections,
+    servers: Arc<Servers>,
     names: Names,
     listeners: Arc<ServedListeners>,
     scripts: PolicyCache<PolicyScript>,
@@ -98,18 +100,20 @@ struct RedisShared {
 /// The options of a [`RedisStore`], which has an example.
 #[must_use = "build() makes the store"]
 pub struct RedisStoreBuilder {
-    client: Result<Client, RedisError>,
+    clients: Result<Vec<Client>, RedisError>,
+    is_cluster: bool,
     prefix: String,
     timeout: Duration,
 }
 
-// The client is left out, because it has the password.
+// The clients are left out, because they have the password.
 debug_fields! { RedisStoreBuilder, |builder| prefix = builder.prefix, timeout = builder.timeout }
 
 impl RedisStoreBuilder {
-    fn new(client: Result<Client, RedisError>) -> Self {
+    fn new(clients: Result<Vec<Client>, RedisError>, is_cluster: bool) -> Self {
         Self {
-            client,
+            clients,
+            is_cluster,
             prefix: "tollgate".to_owned(),
             timeout: Duration::from_millis(500),
         }
@@ -129,11 +133,19 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is not the address of a Redis server.
+    /// [`StoreError::Unreachable`] if a text is not the address of a Redis server, or a cluster has no address.
     pub fn build(self) -> Result<RedisStore, StoreError> {
-        let client = self.client.map_err(|error| connect_error(NAME, error))?;
+        let mut clients = self.clients.map_err(|error| connect_error(NAME, error))?;
+        let servers = match clients.pop() {
+            Some(client) if !self.is_cluster => Servers::one(client, self.timeout),
+            Some(client) => {
+                clients.push(client);
+                Servers::cluster(clients, self.timeout)
+            }
+            None => return Err(StoreError::unreachable(NAME, "no address is given")),
+        };
         let shared = RedisShared {
-            connections: Connections::new(client, self.timeout),
+            servers: Arc::new(servers),
             names: Names::new(&self.prefix),
             listeners: Arc::default(),
             scripts: PolicyCache::default(),
@@ -156,7 +168,7 @@ impl RedisStore {
 
     /// A store at this address, with options. See the [type's example](RedisStore#examples).
     pub fn builder(address: impl IntoConnectionInfo) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Client::open(address))
+        RedisStoreBuilder::new(Client::open(address).map(|client| vec![client]), false)
     }
 
     /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with TLS.
@@ -169,7 +181,24 @@ impl RedisStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_client(client: Client) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(client))
+        RedisStoreBuilder::new(Ok(vec![client]), false)
+    }
+
+    /// A store in a Redis Cluster, of which these addresses are some nodes. One that answers is enough: the store asks it for the
+    /// other ones, and sends each call to the node that has its key. See [clusters](RedisStore#clusters).
+    ///
+    /// User, password and TLS of the first address are also those for the nodes whose addresses are not given.
+    ///
+    /// ```
+    /// use tollgate::store::RedisStore;
+    ///
+    /// let store = RedisStore::cluster(["redis://10.0.0.1/", "redis://10.0.0.2/"]).prefix("shop").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cluster(
+        addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+    ) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(addresses.into_iter().map(Client::open).collect(), true)
     }
 }
 
@@ -181,19 +210,11 @@ impl RedisShared {
             PolicyScript::new(policy)
         })
     }
-
-    async fn send(&self, cmd: &Cmd, at: &str) -> Result<Value, StoreError> {
-        let answer = self
-            .connections
-            .send(cmd, self.connections.deadline())
-            .await?;
-        answer.map_err(|error| call_error(&self.connections.store, at, error))
-    }
 }
 
 impl Store for RedisStore {
     fn name(&self) -> String {
-        self.shared.connections.store.clone()
+        self.shared.servers.store.clone()
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
@@ -201,7 +222,7 @@ impl Store for RedisStore {
     }
 
     fn answers_within(&self) -> Option<Duration> {
-        Some(self.shared.connections.timeout)
+        Some(self.shared.servers.timeout)
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
@@ -218,26 +239,17 @@ impl Store for RedisStore {
                 .arg(keys.len())
                 .arg(&keys);
             wire::write_arguments(&mut cmd, &call, &script, &shared.names);
-            let (store, state) = (&shared.connections.store, &keys[0]);
-            let failed = |error| call_error(store, state, error);
-            let by = shared.connections.deadline();
-            let mut answer = shared.connections.send(&cmd, by).await?;
-            // A script that the server does not know has not run, so the call may be sent again.
-            if answer.as_ref().is_err_and(is_unknown_script) {
-                let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(&script.text);
-                shared.connections.send(&load, by).await?.map_err(failed)?;
-                answer = shared.connections.send(&cmd, by).await?;
-            }
-            wire::read(&answer.map_err(failed)?, &call, store, state)
+            let state = &keys[0];
+            let answer = shared.servers.send(&cmd, state, Some(&script.text)).await?;
+            wire::read(&answer, &call, &shared.servers.store, state)
         })
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let shared = &self.shared;
-        let (client, names) = (shared.connections.client.clone(), shared.names.clone());
+        let (servers, names) = (Arc::clone(&shared.servers), shared.names.clone());
         shared.listeners.add(limiter, listener, move |served| {
-            follow(client.clone(), names.clone(), served)
+            follow(Arc::clone(&servers), names.clone(), served)
         })
     }
 
@@ -251,32 +263,22 @@ impl Store for RedisStore {
             let pattern = shared.names.pattern(&limiter);
             let mut page = KeyPage {
                 keys: Vec::new(),
-                next: Some(from.unwrap_or_else(|| b"0".to_vec())),
+                next: Some(from.unwrap_or_default()),
             };
             for _ in 0..STEPS {
-                let Some(cursor) = page
+                let Some(from) = page
                     .next
                     .take_if(|_| page.keys.is_empty() || page.keys.len() < max)
                 else {
                     break;
                 };
-                let mut cmd = redis::cmd("SCAN");
-                cmd.arg(cursor)
-                    .arg("MATCH")
-                    .arg(&pattern)
-                    .arg("COUNT")
-                    .arg(STEP);
-                let answer = shared.send(&cmd, &pattern).await?;
-                let Ok((next, names)) = redis::from_redis_value::<(Vec<u8>, Vec<Vec<u8>>)>(answer)
-                else {
-                    return Err(answer_error(&shared.connections.store));
-                };
+                let (names, next) = shared.servers.scan(&from, &pattern, STEP).await?;
                 page.keys.extend(
                     names
                         .iter()
                         .filter_map(|name| shared.names.key_of(&limiter, name)),
                 );
-                page.next = (next != b"0").then_some(next);
+                page.next = next;
             }
             Ok(page)
         })
@@ -288,12 +290,12 @@ impl Store for RedisStore {
             let state = shared.names.state(&scope);
             let mut cmd = redis::cmd("DEL");
             cmd.arg(names::all(state.clone(), MAX_LIMITS));
-            shared.send(&cmd, &state).await?;
+            shared.servers.send(&cmd, &state, None).await?;
             let mut message = redis::cmd("PUBLISH");
             message
                 .arg(shared.names.channel(&scope.limiter))
                 .arg([&names::OF_A_RESET[..], &scope.key[..]].concat());
-            shared.send(&message, &state).await.map(drop)
+            shared.servers.send(&message, &state, None).await.map(drop)
         })
     }
 

@@ -78,6 +78,8 @@ mod queue_order;
 mod reclaim;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redis_cluster;
 mod replay;
 mod reservation;
 mod rooms;

@@ -1,78 +1,115 @@
-//! One connection for each runtime that calls, one for messages about released places, and the conversion of client errors.
+//! One connection to a server for each runtime that calls, and the conversion of client errors.
 //!
 //! A connection's task runs in the runtime that made it, and ends with that runtime. So each runtime has a connection of its own,
 //! which all its calls share. A connection that breaks, or has not answered in time, is given up, and the next call makes another
 //! one. No command is sent twice here, because only the sender knows whether that is safe.
 
-use std::collections::BTreeSet;
-use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Shared, select};
-use futures_util::{FutureExt, StreamExt};
-use redis::aio::{MultiplexedConnection, PubSubSink};
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+};
 use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::names::{self, Names};
 use crate::error::StoreError;
 use crate::lock::Lock;
-use crate::store::Release;
-use crate::store::serve::{ASK_AFTER, ServedListeners};
 
-/// The most connections. If more runtimes call, the oldest connection is given up for a new one.
+/// The most runtimes of which a task is kept. If more runtimes call, the oldest task is given up for a new one.
 const MAX_RUNTIMES: usize = 32;
 
-/// The longest time that a timer can have.
-const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
+/// The tasks that are not given up, one for each runtime, the newest last.
+pub(super) struct Tasks<T>(Lock<Vec<(runtime::Id, Task<T>)>>);
+
+/// The result of a task, which goes on when a caller is dropped.
+pub(super) type Task<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
+
+impl<T: Clone + Send + Sync + 'static> Tasks<T> {
+    pub(super) const fn new() -> Self {
+        Self(Lock::new(Vec::new()))
+    }
+
+    /// The task of this runtime, which runs `made` if there is none. `store` is the name in errors.
+    pub(super) fn get<F>(
+        &self,
+        store: &str,
+        made: impl FnOnce() -> F,
+    ) -> Result<Task<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let runtime =
+            Handle::try_current().map_err(|error| StoreError::unreachable(store, error))?;
+        let mut tasks = self.0.lock();
+        if let Some((_, task)) = tasks.iter().find(|(id, _)| *id == runtime.id()) {
+            return Ok(task.clone());
+        }
+        if tasks.len() == MAX_RUNTIMES {
+            drop(tasks.remove(0));
+        }
+        let store = store.to_owned();
+        let task = runtime.spawn(made()).map(move |ended| {
+            ended.unwrap_or_else(|error| Err(StoreError::unreachable(&store, error)))
+        });
+        let task = task.boxed().shared();
+        tasks.push((runtime.id(), task.clone()));
+        Ok(task)
+    }
+
+    pub(super) fn give_up(&self, given_up: &Task<T>) {
+        self.0.lock().retain(|(_, task)| !task.ptr_eq(given_up));
+    }
+}
 
 /// The connections to one server.
 pub(super) struct Connections {
     pub(super) client: Client,
+    /// Host and port, or a path.
+    pub(super) address: String,
     /// The server, without any password.
     pub(super) store: String,
     /// The longest time to make a connection, and to wait for an answer.
-    pub(super) timeout: Duration,
-    /// The connections that are not given up, the newest last.
-    open: Lock<Vec<(runtime::Id, Connecting)>>,
+    timeout: Duration,
+    open: Tasks<MultiplexedConnection>,
 }
-
-/// A connection that is made, or is still being made.
-type Connecting = Shared<BoxFuture<'static, Result<MultiplexedConnection, StoreError>>>;
 
 impl Connections {
     pub(super) fn new(client: Client, timeout: Duration) -> Self {
-        let store = format!("Redis at {}", client.get_connection_info().addr());
+        let address = client.get_connection_info().addr().to_string();
         Self {
             client,
-            store,
+            store: format!("Redis at {address}"),
+            address,
             timeout,
-            open: Lock::default(),
+            open: Tasks::new(),
         }
     }
 
-    /// The deadline of a call that begins now.
-    pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
-    }
-
-    /// Sends a command and awaits the answer until the deadline. The inner error is the client's error for a command that was
-    /// sent.
+    /// Sends a command and awaits the answer until the deadline, where `asks` is whether the server is asked for a key that is
+    /// just being moved to it. The inner error is the client's error for a command that was sent.
     pub(super) async fn send(
         &self,
         cmd: &Cmd,
+        asks: bool,
         by: Instant,
-    ) -> Result<Result<Value, RedisError>, StoreError> {
-        let connecting = self.connection()?;
+    ) -> Result<RedisResult<Value>, StoreError> {
+        let connecting = self.open.get(&self.store, || self.connect())?;
         let made = timeout_at(by, connecting.clone()).await;
         let mut connection = made
             .unwrap_or_else(|elapsed| Err(StoreError::unreachable(&self.store, elapsed)))
-            .inspect_err(|_| self.give_up(&connecting))?;
-        let Ok(answer) = timeout_at(by, cmd.query_async(&mut connection)).await else {
-            self.give_up(&connecting);
+            .inspect_err(|_| self.open.give_up(&connecting))?;
+        let answered = async {
+            if asks {
+                ask(&mut connection, cmd).await
+            } else {
+                cmd.query_async(&mut connection).await
+            }
+        };
+        let Ok(answer) = timeout_at(by, answered).await else {
+            self.open.give_up(&connecting);
             return Err(StoreError::Unanswered {
                 store: self.store.clone(),
                 after: Some(self.timeout),
@@ -85,31 +122,14 @@ impl Connections {
                 || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         };
         if answer.as_ref().is_err_and(is_broken) {
-            self.give_up(&connecting);
+            self.open.give_up(&connecting);
         }
         Ok(answer)
     }
 
-    /// The connection of this runtime.
-    fn connection(&self) -> Result<Connecting, StoreError> {
-        let runtime =
-            Handle::try_current().map_err(|error| StoreError::unreachable(&self.store, error))?;
-        let mut open = self.open.lock();
-        if let Some((_, connecting)) = open.iter().find(|(id, _)| *id == runtime.id()) {
-            return Ok(connecting.clone());
-        }
-        if open.len() == MAX_RUNTIMES {
-            drop(open.remove(0));
-        }
-        let connecting = self.connect(&runtime);
-        open.push((runtime.id(), connecting.clone()));
-        Ok(connecting)
-    }
-
-    /// Connects in a task, which goes on when a caller is dropped.
-    fn connect(&self, runtime: &Handle) -> Connecting {
+    fn connect(&self) -> impl Future<Output = Result<MultiplexedConnection, StoreError>> + use<> {
         let (client, store, limit) = (self.client.clone(), self.store.clone(), self.timeout);
-        let made = runtime.spawn(async move {
+        async move {
             // No timeout is set in the client, because the deadline of a call is awaited here.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(None)
@@ -119,23 +139,20 @@ impl Connections {
                 Ok(connection) => connection.map_err(|error| connect_error(&store, error)),
                 Err(elapsed) => Err(StoreError::unreachable(&store, elapsed)),
             }
-        });
-        let store = self.store.clone();
-        let made = made.map(move |made| {
-            made.unwrap_or_else(|error| Err(StoreError::unreachable(&store, error)))
-        });
-        made.boxed().shared()
-    }
-
-    fn give_up(&self, connecting: &Connecting) {
-        self.open
-            .lock()
-            .retain(|(_, open)| !open.ptr_eq(connecting));
+        }
     }
 }
 
+/// Sends `ASKING` and the command, with no command of another caller in between.
+async fn ask(connection: &mut MultiplexedConnection, cmd: &Cmd) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(cmd.clone());
+    let answers: Vec<RedisResult<Value>> = both.ignore_errors().query_async(connection).await?;
+    answers.into_iter().next_back().unwrap_or(Ok(Value::Nil))
+}
+
 // The client is left out, because it has the password.
-debug_fields! { Connections, |connections| store = connections.store, timeout = connections.timeout }
+debug_fields! { Connections, |connections| store = connections.store }
 
 /// The error of a connection that was not made, so nothing was sent.
 pub(super) fn connect_error(store: &str, error: RedisError) -> StoreError {
@@ -149,6 +166,9 @@ pub(super) fn connect_error(store: &str, error: RedisError) -> StoreError {
     }
 }
 
+/// Part of the error of a script whose key has been moved to another node of a cluster while the script ran.
+const NOT_HERE: &str = "attempted to access a non local key";
+
 /// The error of a command that was sent. `at` is the key of the command.
 pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError {
     let wrong_type = error.code() == Some("WRONGTYPE")
@@ -157,8 +177,18 @@ pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError
             .is_some_and(|detail| detail.contains("WRONGTYPE"));
     match error.kind() {
         _ if wrong_type => StoreError::damaged(store, at),
-        // A server that is loading its data returns this error before it reads a command.
-        ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::unreachable(store, error),
+        // A server that is loading its data, or a node whose cluster is down or is moving the key, returns this error before it
+        // carries out a command.
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown | ServerErrorKind::TryAgain,
+        ) => StoreError::unreachable(store, error),
+        // The script may have changed other keys before.
+        _ if error
+            .detail()
+            .is_some_and(|detail| detail.contains(NOT_HERE)) =>
+        {
+            StoreError::unanswered(store, error)
+        }
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
             StoreError::refused(store, error)
         }
@@ -169,63 +199,4 @@ pub(super) fn call_error(store: &str, at: &str, error: RedisError) -> StoreError
 /// The error for an answer that no script of a limiter returns: it is from a proxy, or from another kind of server.
 pub(super) fn answer_error(store: &str) -> StoreError {
     StoreError::unanswered(store, "the answer is none of a limiter's script")
-}
-
-/// Whether the server does not know the script, and so has not run it.
-pub(super) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-/// Passes the messages about released places on, until the connection breaks or no listener is left.
-pub(super) async fn follow(client: Client, names: Names, served: Arc<ServedListeners>) {
-    let Ok(Ok(connection)) = timeout(ASK_AFTER, client.get_async_pubsub()).await else {
-        return;
-    };
-    let (mut sink, mut messages) = connection.split();
-    let passes_on = pin!(async {
-        while let Some(message) = messages.next().await {
-            if let Some(limiter) = names.limiter_of(message.get_channel_name()) {
-                match message.get_payload_bytes().split_first_chunk() {
-                    Some((&names::OF_A_RESET, key)) => served.listeners.reset(&limiter, key),
-                    Some((holders, key)) => {
-                        let holders = u128::from_be_bytes(*holders);
-                        let (turn, next) = ((holders >> 64) as u64, holders as u64);
-                        let next = Some(next).filter(|next| *next > 0);
-                        served.listeners.turns(&limiter, key, &[turn], next);
-                    }
-                    None => {}
-                }
-            }
-        }
-    });
-    let subscribes = pin!(subscribe(&mut sink, &names, &served));
-    select(passes_on, subscribes).await;
-}
-
-/// Subscribes to the channels of all listeners, until the connection breaks or no listener is left.
-async fn subscribe(sink: &mut PubSubSink, names: &Names, served: &ServedListeners) -> Option<()> {
-    let mut followed = BTreeSet::new();
-    loop {
-        let wanted = served.listeners.limiters();
-        // The first channel is subscribed to again each time, to detect a connection that is dead without a sign of it.
-        let first = wanted.first()?;
-        for limiter in &wanted {
-            let is_new = !followed.contains(limiter);
-            if is_new || limiter == first {
-                let subscribed = sink.subscribe(names.channel(limiter));
-                timeout(ASK_AFTER, subscribed).await.ok()?.ok()?;
-            }
-            if is_new {
-                served.listeners.each(Some(limiter), |listener| {
-                    listener.released(Release::Unknown);
-                });
-            }
-        }
-        for limiter in followed.difference(&wanted) {
-            let unsubscribed = sink.unsubscribe(names.channel(limiter));
-            timeout(ASK_AFTER, unsubscribed).await.ok()?.ok()?;
-        }
-        followed = wanted;
-        timeout(ASK_AFTER, served.added.notified()).await.ok();
-    }
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Connection;
+use redis::{Connection, ErrorKind, ServerErrorKind};
 
 use super::names::Names;
 use super::script::PolicyScript;
@@ -90,7 +90,7 @@ impl Server {
         let value = cmd
             .query(&mut self.connection)
             .or_else(|error: redis::RedisError| {
-                if !super::is_unknown_script(&error) {
+                if error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
                     return Err(error);
                 }
                 redis::cmd("SCRIPT")

@@ -1,4 +1,4 @@
-//! Tests of the Redis store. They need a server.
+//! Tests of the Redis store. They need a server, and a cluster.
 
 use crate::store::RedisStore;
 
@@ -7,3 +7,14 @@ crate::store::conformance::tests!(
         .build()
         .unwrap()
 );
+
+mod cluster {
+    use super::super::url;
+    use super::RedisStore;
+
+    crate::store::conformance::tests!(
+        RedisStore::cluster(url("TOLLGATE_REDIS_CLUSTER_URLS").split(','))
+            .build()
+            .unwrap()
+    );
+}

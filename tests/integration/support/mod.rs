@@ -3,6 +3,8 @@
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod proxy;
 #[cfg(feature = "redis")]
+pub(crate) mod redis_cluster;
+#[cfg(feature = "redis")]
 pub(crate) mod redis_server;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod server;

@@ -44,6 +44,11 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// Whether the server was not killed.
+    pub(crate) fn is_running(&self) -> bool {
+        std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+    }
+
     /// Kills the server, so that it cannot save anything.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
