@@ -1,10 +1,11 @@
 //! Limits that many processes share.
 
 mod builder;
+mod keys;
+mod policy;
 
-use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -14,23 +15,23 @@ pub use builder::SharedLimiterBuilder;
 use crate::acquire::{
     Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared, blocking_acquire,
 };
-use crate::core::gate::plan::Plan;
 use crate::core::schedule::{Options, Schedule};
 use crate::core::session::{SessionOptions, StoreSession};
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{Scope, check_next_page, check_purged};
 use crate::limiter::{Handle, Limiter};
-use crate::lock::Lock;
 use crate::manager::{
     Awaited, Clock, Manager, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource, TimerHost,
 };
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
-use crate::store::{KeyPage, Release, Store};
+use crate::store::{KeyPage, Store};
 use crate::strategy::Moment;
 use crate::upstream::UpstreamSignal;
+use keys::Keys;
+use policy::PolicyInForce;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
@@ -148,10 +149,97 @@ impl SharedLimiter {
         &self.key
     }
 
-    /// The policy.
+    /// The policy that applies in this process: that of the builder, or a later [revision](SharedLimiterBuilder::revision).
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.shared.plan.policy().clone()
+        self.shared.policy.terms().plan.policy().clone()
+    }
+
+    /// The revision of the [policy](Self::policy).
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared.policy.terms().revision
+    }
+
+    /// Replaces the policy of the limiter in all processes, and returns its new revision, which is higher than that of any policy
+    /// before.
+    ///
+    /// When the future completes, the policy applies in this process, and in the store to each key at its next call. The other
+    /// processes follow within half a second, or at their next call for a key that this process or another one has called for
+    /// meanwhile. A process that is built later follows, too, while it calls the store, unless its own
+    /// [revision](SharedLimiterBuilder::revision) is higher. The store keeps the policy until no process has called for 30 days.
+    ///
+    /// Requests that wait keep their position; a request whose cost the new policy never admits fails with
+    /// [`AcquireError::ExceedsLimit`]. Usage is carried over as [`Limiter::set_policy`] does, so that at no time more is granted than
+    /// the larger policy admits. Redis rounds it up to whole units, and starts a window of another period anew with them. Permits in
+    /// flight keep their places. Units that were granted before the change are not refunded after it. An observer gets an
+    /// [event](crate::EventKind::PolicyChanged) for each key that the process uses.
+    ///
+    /// A local fallback and prefetched units are of one process: the change does not affect a policy of
+    /// [`OnStoreDown::Local`](crate::store::OnStoreDown::Local), and nothing is prefetched under a policy that counts places or named
+    /// units.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the policy may or may not have been replaced in the store.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Policy`] if the policy is invalid, [`StoreError::Unsupported`] if the store cannot keep it, and the other errors
+    /// of a call. After [`StoreError::Unanswered`], the policy may have been replaced.
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let [one, other] = [store.clone(), store].map(|store| SharedLimiter::new(store, "api", "5/min burst 5"));
+    /// let (one, other) = (one?, other?);
+    /// for _ in 0..4 {
+    ///     one.try_acquire().await?;
+    /// }
+    /// assert_eq!(one.set_policy("8/min burst 8").await?, 1);
+    /// assert_eq!(other.check(1).await?.remaining(), 4); // of 8, 4 are used
+    /// assert_eq!(other.policy().to_string(), "8/min burst 8");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_policy(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<u64, StoreError> {
+        let policy = policy
+            .try_into()
+            .map_err(|error| StoreError::Policy(error.into()))?;
+        let SharedBy {
+            link,
+            policy: in_force,
+            ..
+        } = &*self.shared;
+        let mut revision = in_force.terms().revision;
+        loop {
+            revision = revision.saturating_add(1);
+            let terms = in_force.check(policy.clone(), revision)?;
+            match link.call(in_force.call(&terms)).await {
+                Ok(_) => {
+                    in_force.adopt(terms);
+                    return Ok(revision);
+                }
+                Err(failed) => match failed.error {
+                    StoreError::PolicyDiffers {
+                        stored_revision, ..
+                    }
+                    | StoreError::UnknownPolicy {
+                        stored_revision, ..
+                    } if stored_revision >= revision => {
+                        revision = stored_revision;
+                    }
+                    error => return Err(error),
+                },
+            }
+        }
     }
 
     /// Waits until the store grants one unit, and returns the permit. Like [`Limiter::acquire`](crate::Limiter::acquire), with
@@ -569,91 +657,23 @@ impl Handle for SharedLimiter {
 
 debug_fields! {
     SharedLimiter,
-    |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.shared.plan.policy())
+    |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.policy())
 }
 
 /// The data that the handles of all keys share.
 #[derive(Debug)]
 struct SharedBy {
     link: Arc<StoreLink>,
-    plan: Arc<Plan>,
     options: Arc<Options>,
     session: SessionOptions,
+    policy: Arc<PolicyInForce>,
     keys: Arc<Keys>,
     driver: Arc<SharedDriver<Manager>>,
 }
 
-/// The keys that are in use in this process, each with a manager.
-#[derive(Debug, Default)]
-struct Keys {
-    managers: Lock<HashMap<Arc<[u8]>, Weak<Manager>>>,
-}
-
-impl Keys {
-    /// Handles a message of the store for this holder.
-    fn heard(&self, release: Release<'_>, by: u64) {
-        let (key, other) = match release {
-            Release::Turn { key, holder, next } => (Some(key), (holder != by).then_some(next)),
-            Release::Reset(key) => (Some(key), None),
-            Release::Unknown => (None, None),
-        };
-        let managers: Vec<_> = match key {
-            Some(key) => self
-                .managers
-                .lock()
-                .get(key)
-                .and_then(Weak::upgrade)
-                .into_iter()
-                .collect(),
-            None => self
-                .managers
-                .lock()
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect(),
-        };
-        for manager in &managers {
-            match other {
-                None => manager.at_store().turn_came(),
-                Some(next) => manager.at_store().other_turn_came(next == Some(by)),
-            }
-        }
-    }
-
-    /// Sums over the managers. `counted` has the sums of dropped managers. A manager that is dropped meanwhile may be left out,
-    /// but is not counted twice.
-    fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
-        let managers: Vec<_> = self
-            .managers
-            .lock()
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        let mut totals = counted();
-        managers
-            .iter()
-            .for_each(|manager| totals.add(manager.totals()));
-        totals
-    }
-
-    /// The manager of a key, shared by all its handles.
-    fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
-        let mut managers = self.managers.lock();
-        if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
-            return manager;
-        }
-        if managers.len() == managers.capacity() {
-            managers.retain(|_, manager| manager.strong_count() > 0); // before it would grow
-        }
-        let manager = open();
-        managers.insert(Arc::clone(key), Arc::downgrade(&manager));
-        manager
-    }
-}
-
 impl SharedBy {
     fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
-        let Self { link, plan, .. } = self;
+        let (link, terms) = (&self.link, self.policy.terms());
         let clock = Clock::new(TimeSource::TOKIO);
         let timer_host = TimerHost::SharedDriver(Arc::clone(&self.driver));
         let origin = Arc::new(PerLimiter {
@@ -664,7 +684,7 @@ impl SharedBy {
         });
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let common = PerPlan::new(
-            Arc::clone(plan),
+            Arc::clone(&terms.plan),
             Arc::clone(&self.options),
             origin,
             id_prefix,
@@ -673,7 +693,7 @@ impl SharedBy {
         let session = StoreSession::new(
             self.scope(key),
             id_prefix >> 16,
-            Arc::clone(plan),
+            terms,
             Moment::START,
             self.session.clone(),
         );

@@ -1,5 +1,6 @@
 //! A store in Redis.
 
+mod adoption;
 mod connections;
 mod names;
 mod script;
@@ -12,17 +13,20 @@ use std::time::Duration;
 
 use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 
+use tokio::time::Instant;
+
 use super::rules::PolicyCache;
 use super::serve::ServedListeners;
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
+use adoption::Adoption;
 use connections::{
     Connections, answer_error, call_error, connect_error, follow, is_unknown_script,
 };
 use names::{NAME, Names};
-use script::{MAX_LIMITS, PolicyScript};
+use script::{MAX_LIMITS, PolicyScript, Script};
 
 /// A store in Redis or Valkey, from version 5 on. Clones share the store.
 ///
@@ -92,7 +96,9 @@ struct RedisShared {
     connections: Connections,
     names: Names,
     listeners: Arc<ServedListeners>,
-    scripts: PolicyCache<PolicyScript>,
+    scripts: PolicyCache<(Policy, u64), PolicyScript>,
+    /// By the text and the revision of the former policy, and by those of the new one.
+    adoptions: PolicyCache<(String, u64, Policy, u64), Adoption>,
 }
 
 /// The options of a [`RedisStore`], which has an example.
@@ -137,6 +143,7 @@ impl RedisStoreBuilder {
             names: Names::new(&self.prefix),
             listeners: Arc::default(),
             scripts: PolicyCache::default(),
+            adoptions: PolicyCache::default(),
         };
         Ok(RedisStore {
             shared: Arc::new(shared),
@@ -174,12 +181,74 @@ impl RedisStore {
 }
 
 impl RedisShared {
-    fn script(&self, policy: &Policy) -> Result<Arc<PolicyScript>, StoreError> {
-        self.scripts.get(policy, || {
+    fn script(&self, policy: &Policy, revision: u64) -> Result<Arc<PolicyScript>, StoreError> {
+        self.scripts.get((policy.clone(), revision), || {
             super::check_supported(NAME, policy)?;
             super::plan(policy)?;
-            PolicyScript::new(policy)
+            PolicyScript::new(policy, revision)
         })
+    }
+
+    /// Runs a script. `cmd` runs it by its hash.
+    async fn run(
+        &self,
+        script: &Script,
+        cmd: &Cmd,
+        at: &str,
+        by: Instant,
+    ) -> Result<Value, StoreError> {
+        let Connections { store, .. } = &self.connections;
+        let failed = |error| call_error(store, at, error);
+        let mut answer = self.connections.send(cmd, by).await?;
+        // A script that the server does not know has not run, so the call may be sent again.
+        if answer.as_ref().is_err_and(is_unknown_script) {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&script.text);
+            self.connections.send(&load, by).await?.map_err(failed)?;
+            answer = self.connections.send(cmd, by).await?;
+        }
+        answer.map_err(failed)
+    }
+
+    /// Replaces the policy of the key by that of the call, if its revision is higher than that of the one that differs.
+    async fn adopt(
+        &self,
+        call: &Call,
+        state: &str,
+        differs: StoreError,
+        by: Instant,
+    ) -> Result<(), StoreError> {
+        let StoreError::PolicyDiffers {
+            stored,
+            stored_revision,
+            ..
+        } = &differs
+        else {
+            return Err(differs);
+        };
+        let (former_revision, new) = (*stored_revision, (&call.policy, call.revision));
+        if former_revision >= call.revision {
+            return Err(differs);
+        }
+        let key = (
+            stored.clone(),
+            former_revision,
+            call.policy.clone(),
+            call.revision,
+        );
+        let adoption = self.adoptions.get(key, || {
+            let former = super::read_policy(stored)?;
+            Adoption::new((&former, former_revision), new)
+        });
+        let adoption = adoption.map_err(|source| differs.unknown_policy(source))?;
+        let keys = names::all(state.to_owned(), adoption.logs);
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&adoption.script.hash).arg(keys.len()).arg(&keys);
+        match self.run(&adoption.script, &cmd, state, by).await? {
+            Value::Int(0 | 1) => Ok(()),
+            Value::Int(3) => Err(StoreError::damaged(&self.connections.store, state)),
+            _ => Err(answer_error(&self.connections.store)),
+        }
     }
 
     async fn send(&self, cmd: &Cmd, at: &str) -> Result<Value, StoreError> {
@@ -197,7 +266,7 @@ impl Store for RedisStore {
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        self.shared.script(policy).map(drop)
+        self.shared.script(policy, 0).map(drop)
     }
 
     fn answers_within(&self) -> Option<Duration> {
@@ -207,29 +276,29 @@ impl Store for RedisStore {
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let script = shared.script(&call.policy)?;
+            let script = shared.script(&call.policy, call.revision)?;
             let keys = wire::keys(&call, &script, &shared.names);
             let mut cmd = Cmd::with_capacity(
                 8 + keys.len(),
                 256 + 16 * (call.returns.len() + call.asks.len()),
             );
             cmd.arg("EVALSHA")
-                .arg(&script.hash)
+                .arg(&script.script.hash)
                 .arg(keys.len())
                 .arg(&keys);
             wire::write_arguments(&mut cmd, &call, &script, &shared.names);
             let (store, state) = (&shared.connections.store, &keys[0]);
-            let failed = |error| call_error(store, state, error);
             let by = shared.connections.deadline();
-            let mut answer = shared.connections.send(&cmd, by).await?;
-            // A script that the server does not know has not run, so the call may be sent again.
-            if answer.as_ref().is_err_and(is_unknown_script) {
-                let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(&script.text);
-                shared.connections.send(&load, by).await?.map_err(failed)?;
-                answer = shared.connections.send(&cmd, by).await?;
+            loop {
+                let answer = shared.run(&script.script, &cmd, state, by).await?;
+                match wire::read(&answer, &call, store, state) {
+                    // It has not run, so it may be sent again.
+                    Err(differs @ StoreError::PolicyDiffers { .. }) => {
+                        shared.adopt(&call, state, differs, by).await?;
+                    }
+                    reply => return reply,
+                }
             }
-            wire::read(&answer.map_err(failed)?, &call, store, state)
         })
     }
 

@@ -546,7 +546,7 @@ async fn any_bytes_are_a_key() {
 }
 
 #[tokio::test]
-async fn another_policy_is_an_error_unless_it_replaces() {
+async fn another_policy_is_an_error_unless_its_revision_is_later() {
     let (_server, url) = any_server();
     let store = store_at(&url, "policies");
     let (old, new) = (
@@ -561,19 +561,19 @@ async fn another_policy_is_an_error_unless_it_replaces() {
         StoreError::PolicyDiffers {
             limiter: "limiter".into(),
             stored,
-            given
+            stored_revision: 0,
+            given,
+            given_revision: 0,
         }
     );
     let replaces = SharedLimiter::builder(store, "limiter", "20/h and 2 concurrent")
-        .replace_policy()
+        .revision(1)
         .build()
         .unwrap();
     assert!(admitted(&replaces).await);
     assert!(new.check(1).await.is_ok());
-    assert!(matches!(
-        old.check(1).await,
-        Err(StoreError::PolicyDiffers { .. })
-    ));
+    assert!(old.check(1).await.is_ok());
+    assert_eq!(old.policy().to_string(), "20/h and 2 concurrent");
 }
 
 #[tokio::test]

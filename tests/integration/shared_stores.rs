@@ -130,10 +130,10 @@ async fn a_bucket_that_is_empty_at_first_fills<S: Store>(open: impl Fn() -> S) {
 async fn a_ban_and_a_new_policy_are_reported_once<S: Store>(open: impl Fn() -> S) {
     let name = unique("reported");
     let reported = Arc::new(Mutex::new(Vec::new()));
-    let build = |policy: &str| {
+    let build = |policy: &str, revision: u64| {
         let reported = Arc::clone(&reported);
         let builder = SharedLimiter::builder(open(), name.as_str(), policy)
-            .replace_policy()
+            .revision(revision)
             .on_event(move |event| {
                 let what = match &event.kind {
                     EventKind::Banned {
@@ -149,12 +149,15 @@ async fn a_ban_and_a_new_policy_are_reported_once<S: Store>(open: impl Fn() -> S
         builder.build().unwrap()
     };
     let policy = "100/s and penalty 1 falling 1/s ban 1m";
-    let [one, other] = [build(policy), build(policy)];
+    let [one, other] = [build(policy, 0), build(policy, 0)];
     assert!(one.try_acquire().await.is_ok());
     for banned in [&other, &one, &other] {
         assert!(banned.try_acquire().await.is_err());
     }
-    assert!(build("5/h").try_acquire().await.is_ok());
+    assert!(build("5/h", 1).try_acquire().await.is_ok());
+    for _ in 0..3 {
+        assert!(one.try_acquire().await.is_ok());
+    }
     assert_eq!(
         *reported.lock().unwrap(),
         ["1 for 60s".to_owned(), format!("from {policy} to 5/h")]

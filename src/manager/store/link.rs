@@ -1,11 +1,12 @@
 //! The way to a store: a deadline for each call, and a breaker that gives a store time to recover when it does not answer.
 
-use std::any::Any;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::kept_keys::KeptKeys;
@@ -28,10 +29,29 @@ pub(crate) struct StoreLink {
     pub(crate) kept: KeptKeys,
     /// The totals of managers that were dropped.
     pub(crate) counted: Lock<KeyTotals>,
-    /// Receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
-    _listener: Arc<dyn Any + Send + Sync>,
+    /// Also receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
+    policy: Arc<dyn FollowsStore>,
+    /// When to look at the policy in the store.
+    looks_at: Lock<Instant>,
     breaker: Lock<Breaker>,
 }
+
+/// The policy of a limiter, which follows that of the store.
+pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
+    /// Applies a policy of a later revision to all keys in this process.
+    ///
+    /// # Errors
+    ///
+    /// Why this process cannot apply it.
+    fn follow(&self, policy: &str, revision: u64) -> Result<(), StoreError>;
+
+    /// A call by which the store and this process agree on the later one of their policies.
+    fn look(&self) -> Call;
+}
+
+/// How often a process that calls the store looks at the policy there. Keys that it shares with other processes show a later one
+/// sooner.
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
 #[derive(Debug)]
@@ -113,8 +133,14 @@ impl StoreLink {
         deadline: Duration,
         longest_pause: Duration,
         observer: Arc<KeyedObservers>,
-        listener: Arc<dyn Any + Send + Sync>,
+        policy: Arc<dyn FollowsStore>,
     ) -> Self {
+        // A policy with a revision is recorded in the store at once.
+        let looks_after = if policy.look().revision > 0 {
+            Duration::ZERO
+        } else {
+            LOOKS_EVERY
+        };
         Self {
             store,
             name,
@@ -122,13 +148,47 @@ impl StoreLink {
             observer,
             kept: KeptKeys::new(),
             counted: Lock::default(),
-            _listener: listener,
+            policy,
+            looks_at: Lock::new(Instant::now() + looks_after),
             breaker: Lock::new(Breaker::new(longest_pause)),
         }
     }
 
-    /// Calls the store, within the deadline.
+    /// Calls the store, within the deadline. If the store has a policy of a later revision, all keys of this process follow it
+    /// when the call has failed with [`PolicyDiffers`](StoreError::PolicyDiffers).
     pub(crate) async fn call(&self, call: Call) -> CallAnswer {
+        let revision = call.revision;
+        let mut answer = self.call_once(call).await;
+        if let Err(failed) = &mut answer
+            && let StoreError::PolicyDiffers {
+                stored,
+                stored_revision,
+                ..
+            } = &failed.error
+            && *stored_revision > revision
+            && let Err(cause) = self.policy.follow(stored, *stored_revision)
+        {
+            failed.error = failed.error.clone().unknown_policy(cause);
+        }
+        answer
+    }
+
+    /// Looks at the policy in the store from time to time, while the store answers calls.
+    pub(super) fn look_now_and_then(self: &Arc<Self>) {
+        let now = Instant::now();
+        let mut looks_at = self.looks_at.lock();
+        if now < *looks_at || !self.is_up() {
+            return;
+        }
+        *looks_at = now + LOOKS_EVERY;
+        drop(looks_at);
+        if let Ok(runtime) = Handle::try_current() {
+            let link = Arc::clone(self);
+            runtime.spawn(async move { link.call(link.policy.look()).await });
+        }
+    }
+
+    async fn call_once(&self, call: Call) -> CallAnswer {
         let terms = ReplyTerms::of(&call);
         // A store that keeps the deadline itself saves a timer.
         let time = self.store.answers_within();

@@ -174,8 +174,9 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
             NOW,
             None,
             &Call {
+                ttl: 5 * MS,
                 asks: vec![Asks::new(1, 5, [1])],
-                ..call("5/h")
+                ..call("5 concurrent")
             },
         )
         .unwrap()
@@ -187,7 +188,7 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
                 NOW,
                 former.as_ref(),
                 &Call {
-                    replaces_policy: true,
+                    revision: 1,
                     ..first
                 },
             )

@@ -208,7 +208,7 @@ async fn of_policies_in_store(observer: &(impl Observer + Clone)) {
     drop(queued(former.acquire())); // cancelled
     let guarded = Penalty::new(1, Rate::per_second(1)).ban(Duration::from_secs(1));
     let guarded = build(guarded.into())
-        .replace_policy()
+        .revision(1)
         .build()
         .unwrap()
         .key(SHARED_KEY);

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
--- ARGV  1 packed doubles: valid until, the sum of 1 if the policy is replaced and 2 if no request of the holder waits any more, how many
+-- ARGV  1 packed doubles: valid until, the sum of 1 if the policy is kept for long and 2 if no request of the holder waits any more, how many
 --       runs, how many settlements, the holder (eight bytes), how often it polls for a place, or 0 if it hears of its turns; each run:
 --       count, kind (0 does not wait, 1 waits, 2 a peek, 3 prefetches), a cost for each limit; each settlement: the instant of the
 --       grant, charged and actual cost for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
@@ -12,7 +12,7 @@
 -- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
 --       (-1: none), remaining, when a unit is available, and reset for each limit, then the renewals that came too late, from 0. Or a list:
 --       1: too late; 2 and a text: the policy that is stored; 3: the state is damaged
--- state a byte for the version, the policy as text, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
+-- state a byte for the version, the policy as text, `#` and its revision unless that is 0, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
 --       latest expiry of a lease, and the words of each limit; if replicas wait, the line of line.lua
 local call, decode, encode, format = redis.call, struct.unpack, struct.pack, string.format
 local floor, ceil, max, min, huge = math.floor, math.ceil, math.max, math.min, math.huge
@@ -22,7 +22,7 @@ local BIG, NEVER, RELEASE = 4503599627370496, 18446744073709552, 184467440737095
 --@end
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local raw, stored, from = call('GET', KEYS[1]), nil, nil
+local raw = call('GET', KEYS[1])
 local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false, 0, nil
 -- held: how many leases there are. unequal: how many of them do not hold one place of each limit; KEYS[3] has their costs.
 local held, unequal, freed = 0, 0, 0
@@ -35,9 +35,8 @@ if @HAS_PLACES then odd_costs, opened = {}, {} end
 @DECLARE
 --@end
 local packed = ARGV[1]
-local valid, replaced, runs, settlements = decode('<dddd', packed)
-local waits_no_more = replaced >= 2
-replaced = replaced % 2
+local valid, flags, runs, settlements = decode('<dddd', packed)
+local waits_no_more, keeps_policy = flags >= 2, flags % 2 == 1
 @LINE
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
@@ -50,12 +49,8 @@ if raw then
     if sum - sum ~= 0 then return {3} end -- a number that is none, or infinite
     if last > now then now = last end
   else
-    stored, from = raw:match('^@VERSION([^%z]*)%z()')
-    if not stored or #raw < from + 31 then return {3} end
-    if replaced == 0 then return {2, stored} end
-    last, fence, born, latest = decode('<dddd', raw, from)
-    now = max(now, last)
-    last, born, dirty = now, now, true
+    local stored = raw:match('^@VERSION([^%z]*)%z')
+    return stored and {2, stored} or {3}
   end
 end
 if now >= valid then return {1} end
@@ -102,9 +97,7 @@ if settlements > 0 or ARGV[2] then
       end
     end
     held = call('ZCARD', KEYS[2])
-    if stored then
-      call('DEL', KEYS[3])
-    elseif held > 0 and not raw then
+    if held > 0 and not raw then
       -- The state was evicted, and the leases were not.
       local all = call('HGETALL', KEYS[3])
       for i = 2, #all, 2 do
@@ -283,6 +276,7 @@ end
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
 if lost then reply = reply .. table.concat(lost) end
+if keeps_policy and call('PTTL', KEYS[1]) < @KEEPS / 2000 then dirty = true end
 if dirty then
   local life = fence - now + 1
   if latest - now > life then life = latest - now end
@@ -292,6 +286,7 @@ if dirty then
   end
   --@end
   if line then life = max(life, line.life()) end
+  if keeps_policy then life = max(life, @KEEPS) end
   if life > BIG then life = BIG end
   if life > 0 then
     -- The expiry has few enough digits to be written in full.
