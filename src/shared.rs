@@ -164,9 +164,9 @@ impl SharedLimiter {
     /// Replaces the policy of the limiter in all processes, and returns its new revision, which is higher than that of any policy
     /// before.
     ///
-    /// When the future completes, the policy applies in this process, and in the store to each key at its next call. The other
-    /// processes follow within half a second, or at their next call for a key that this process or another one has called for
-    /// meanwhile. A process that is built later follows, too, while it calls the store, unless its own
+    /// When the future completes, the policy applies in this process, and in the store to this key, and to each other key at its next
+    /// call. The other processes follow at their next call for one of these keys, and within half a second if they call the store
+    /// or have requests that wait. A process that is built later follows, too, while it calls the store, unless its own
     /// [revision](SharedLimiterBuilder::revision) is higher. The store keeps the policy until no process has called for 30 days.
     ///
     /// Requests that wait keep their position; a request whose cost the new policy never admits fails with
@@ -195,14 +195,14 @@ impl SharedLimiter {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = MemoryStore::new();
-    /// let [one, other] = [store.clone(), store].map(|store| SharedLimiter::new(store, "api", "5/min burst 5"));
+    /// let [one, other] = [store.clone(), store].map(|store| SharedLimiter::new(store, "api", "5/min"));
     /// let (one, other) = (one?, other?);
     /// for _ in 0..4 {
     ///     one.try_acquire().await?;
     /// }
-    /// assert_eq!(one.set_policy("8/min burst 8").await?, 1);
+    /// assert_eq!(one.set_policy("8/min").await?, 1);
     /// assert_eq!(other.check(1).await?.remaining(), 4); // of 8, 4 are used
-    /// assert_eq!(other.policy().to_string(), "8/min burst 8");
+    /// assert_eq!(other.policy().to_string(), "8/min");
     /// # Ok(())
     /// # }
     /// ```
@@ -225,6 +225,8 @@ impl SharedLimiter {
             match link.call(in_force.call(&terms)).await {
                 Ok(_) => {
                     in_force.adopt(terms);
+                    // Other processes that use this key follow at their next call for it.
+                    let _of_this_key = self.limits().await;
                     return Ok(revision);
                 }
                 Err(failed) => match failed.error {

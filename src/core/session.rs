@@ -192,13 +192,9 @@ impl StoreSession {
         Random(self.options.holder ^ self.calls.generation)
     }
 
-    /// The TTL of leases in the store, in nanoseconds; 0 if the policy has no places.
+    /// The TTL of leases in the store, in nanoseconds. There may be some from a former policy.
     pub(crate) fn lease_ttl(&self) -> u64 {
-        if self.gate.holds_places() {
-            self.terms.ttl.get()
-        } else {
-            0
-        }
+        self.terms.ttl.get()
     }
 }
 

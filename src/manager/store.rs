@@ -70,6 +70,7 @@ impl<'a> AtStore<'a> {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
+        self.link().note_use();
         let mut waker = Some(waker.clone());
         let mut visit = self.0.visit();
         let request = options.request(Moment::NEVER);
@@ -214,6 +215,7 @@ impl<'a> AtStore<'a> {
 
 async fn carry(manager: Arc<Manager>) {
     let store = manager.at_store();
+    store.link().note_use();
     let mut granted = 0;
     let mut trip = store.next_trip(0, granted);
     loop {
@@ -225,9 +227,6 @@ async fn carry(manager: Arc<Manager>) {
                     store.change_session(|step| step.failed(generation, &failed));
                 });
                 let answer = store.link().call(*call).await;
-                if answer.is_ok() {
-                    store.link().look_now_and_then();
-                }
                 let next = store.answered(generation, &answer);
                 granted = answer.map_or(0, |reply| reply.granted);
                 next

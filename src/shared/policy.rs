@@ -154,6 +154,13 @@ impl FollowsStore for PolicyInForce {
     fn look(&self) -> Call {
         self.call(&self.terms())
     }
+
+    fn is_awaited(&self) -> bool {
+        /// Of more keys, one is taken to be awaited.
+        const MOST: usize = 1_000;
+        let managers = self.keys.all();
+        managers.len() > MOST || managers.iter().any(|manager| manager.totals().queued > 0)
+    }
 }
 
 /// Whether the units of this limit cannot be prefetched.

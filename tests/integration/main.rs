@@ -89,6 +89,7 @@ mod shared;
 mod shared_carrier;
 mod shared_faults;
 mod shared_local;
+mod shared_policies;
 #[cfg(any(
     feature = "mysql",
     feature = "postgres",

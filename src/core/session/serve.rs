@@ -342,7 +342,7 @@ impl SessionStep<'_> {
     /// Gives the requests that were granted their permits.
     fn grant_asks(&mut self, call: &CallInFlight, reply: &Reply, is_present: bool) {
         // The leases of a call that took longer than the TTL have expired.
-        let is_live = self.now < call.sent_at.plus(self.session.lease_ttl().max(1));
+        let is_live = self.now < call.sent_at.plus(self.session.lease_ttl());
         let came_too_late = self.session.gate.holds_places() && !is_live;
         let granted = call.asks.iter().take(reply.granted as usize);
         let granted_at = reply.now;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::kept_keys::KeptKeys;
 use crate::core::session::{CallAnswer, CallFailed};
@@ -15,8 +15,10 @@ use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Call, ReplyTerms};
 use crate::lock::Lock;
+use crate::manager::time::runtimes;
 use crate::observe::KeyedObservers;
 use crate::snapshot::KeyTotals;
+use crate::store::background::background;
 use crate::store::{Store, StoreFuture};
 
 /// The link of one limiter, with all its keys, to its store.
@@ -31,8 +33,10 @@ pub(crate) struct StoreLink {
     pub(crate) counted: Lock<KeyTotals>,
     /// Also receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
     policy: Arc<dyn FollowsStore>,
-    /// When to look at the policy in the store.
-    looks_at: Lock<Instant>,
+    /// Whether the limiter was used since the latest look at the policy in the store.
+    was_used: AtomicBool,
+    /// Whether a task looks at the policy in the store.
+    is_watched: AtomicBool,
     breaker: Lock<Breaker>,
 }
 
@@ -47,10 +51,13 @@ pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
 
     /// A call by which the store and this process agree on the later one of their policies.
     fn look(&self) -> Call;
+
+    /// Whether a request waits.
+    fn is_awaited(&self) -> bool;
 }
 
-/// How often a process that calls the store looks at the policy there. Keys that it shares with other processes show a later one
-/// sooner.
+/// How often a process looks at the policy in the store while the limiter is used, or a request waits. Keys that it shares with other
+/// processes show a later policy sooner.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
@@ -135,12 +142,6 @@ impl StoreLink {
         observer: Arc<KeyedObservers>,
         policy: Arc<dyn FollowsStore>,
     ) -> Self {
-        // A policy with a revision is recorded in the store at once.
-        let looks_after = if policy.look().revision > 0 {
-            Duration::ZERO
-        } else {
-            LOOKS_EVERY
-        };
         Self {
             store,
             name,
@@ -149,7 +150,8 @@ impl StoreLink {
             kept: KeptKeys::new(),
             counted: Lock::default(),
             policy,
-            looks_at: Lock::new(Instant::now() + looks_after),
+            was_used: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
             breaker: Lock::new(Breaker::new(longest_pause)),
         }
     }
@@ -173,18 +175,32 @@ impl StoreLink {
         answer
     }
 
-    /// Looks at the policy in the store from time to time, while the store answers calls.
-    pub(super) fn look_now_and_then(self: &Arc<Self>) {
-        let now = Instant::now();
-        let mut looks_at = self.looks_at.lock();
-        if now < *looks_at || !self.is_up() {
+    /// Follows the policy in the store, if it is later. Requests learn whether the store answers, and whether it can be followed.
+    async fn look(&self) {
+        let call = self.policy.look();
+        let revision = call.revision;
+        let answer = AssertUnwindSafe(async { self.store.call(call).await }).catch_unwind();
+        match timeout(self.deadline, answer).await {
+            Ok(Ok(Err(StoreError::PolicyDiffers {
+                stored,
+                stored_revision,
+                ..
+            }))) if stored_revision > revision => {
+                let _followed = self.policy.follow(&stored, stored_revision);
+            }
+            Ok(Err(panic)) => std::mem::forget(panic), // its drop may panic too
+            _ => {}
+        }
+    }
+
+    /// Records that the limiter is in use. From then on, a task looks at the policy in the store from time to time.
+    pub(super) fn note_use(self: &Arc<Self>) {
+        self.was_used.store(true, Relaxed);
+        if self.is_watched.load(Relaxed) || self.is_watched.swap(true, Relaxed) {
             return;
         }
-        *looks_at = now + LOOKS_EVERY;
-        drop(looks_at);
-        if let Ok(runtime) = Handle::try_current() {
-            let link = Arc::clone(self);
-            runtime.spawn(async move { link.call(link.policy.look()).await });
+        if let Some(runtime) = runtimes::with_timers_here().or_else(background) {
+            runtime.spawn(watch_policy(Arc::downgrade(self)));
         }
     }
 
@@ -276,6 +292,27 @@ impl StoreLink {
     /// Whether calls are made at present, because the breaker is closed.
     pub(crate) fn is_up(&self) -> bool {
         self.breaker.lock().open.is_none()
+    }
+}
+
+/// Looks at the policy in the store from time to time, as long as the limiter exists.
+async fn watch_policy(link: Weak<StoreLink>) {
+    let _ends = OnDrop(|| {
+        if let Some(link) = link.upgrade() {
+            link.is_watched.store(false, Relaxed); // the runtime was shut down
+        }
+    });
+    // A policy with a revision is recorded in the store at once.
+    let mut looks = link
+        .upgrade()
+        .is_some_and(|link| link.policy.look().revision > 0);
+    while let Some(used) = link.upgrade() {
+        if looks && used.is_up() {
+            used.look().await;
+        }
+        looks = used.was_used.swap(false, Relaxed) || used.policy.is_awaited();
+        drop(used);
+        sleep(LOOKS_EVERY).await;
     }
 }
 
