@@ -71,6 +71,21 @@ use policy::PolicyInForce;
 /// The store records at most 64 processes of a key. If more wait for a rate, it names an instant to each of the others in turn; for
 /// places, they ask at random times. Within a process, requests are granted in the order of its queue, by their priorities.
 ///
+/// # Changing the policy
+///
+/// The store has one policy for each limiter. To change it with a new version of a program:
+///
+/// 1. Give the new policy a higher [revision](SharedLimiterBuilder::revision) than the present one, which is 0 if none was set:
+///    `SharedLimiter::builder(store, "api", "50/s").revision(1)`.
+/// 2. Deploy as usual. From the call of the first new process on, the new policy applies to the keys that it calls for, and the other
+///    processes follow: at their next call for such a key, and otherwise within half a second. No request fails, and at no time is
+///    more granted than the larger of the two policies admits.
+/// 3. To go back, deploy the former policy with a revision that is higher again. A process that is started with an earlier revision
+///    adopts the policy of the store.
+///
+/// At run time, [`set_policy`](Self::set_policy) does the same without a deployment. Usage and permits in flight are
+/// [carried over](Self::set_policy).
+///
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row the limiter makes no calls for a while,
@@ -107,7 +122,8 @@ impl SharedLimiter {
     /// Builds a limiter with the default options, from a store, the name of the limiter in the store, and a limit, a tuple of
     /// limits, a [`Policy`], or its [text](Policy#as-text). Does not call the store yet.
     ///
-    /// Processes share a limiter if they share its store and its name, and must have the same policy.
+    /// Processes share a limiter if they share its store and its name. They must have the same policy, or policies of different
+    /// [revisions](SharedLimiterBuilder::revision).
     ///
     /// # Errors
     ///
