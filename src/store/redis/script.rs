@@ -294,7 +294,7 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
             .collect()
     };
     let count = limits.len();
-    let main = MAIN.replace("@LINE\n", LINE);
+    let main = MAIN.replace("@LINE", LINE);
     let mut words = each(&limits, ", @WORDS");
     if !places.is_empty() {
         words += ", unequal";

@@ -28,7 +28,7 @@ local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false,
 local held, unequal, freed = 0, 0, 0
 local channel, key, ttl, next_id, odd_costs, opened
 -- line: the tickets of the replicas that wait; nil if none does
-local line, open_line
+local line
 local returned = 0
 if @HAS_PLACES then odd_costs, opened = {}, {} end
 --@for LIMITS
@@ -37,11 +37,11 @@ if @HAS_PLACES then odd_costs, opened = {}, {} end
 local packed = ARGV[1]
 local valid, flags, runs, settlements = decode('<dddd', packed)
 local waits_no_more, keeps_policy = flags >= 2, flags % 2 == 1
-@LINE
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
     if #raw ~= @SIZE then
       if #raw < @SIZE or (#raw - @SIZE - 8) % @TICKET ~= 0 then return {3} end
+      @LINE
       line = open_line(raw:sub(@SIZE + 1))
     end
     last, fence, born, latest@ALL_WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
@@ -231,7 +231,10 @@ for _ = 1, runs do
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
-if wanted > 0 and not line then line = open_line('') end
+if wanted > 0 and not line then
+  @LINE
+  line = open_line('')
+end
 if line and (asked or returned > 0 or waits_no_more) then
   local due = rank > 0 and rank < RELEASE and rank or 0
   rank = line.finish(rank == huge and 0 or wanted, wanted_costs or last_costs, due, taken) or rank
