@@ -60,16 +60,52 @@ use policy::PolicyInForce;
 ///
 /// While processes wait for the same key, the store records what each of them waits for. The next unit goes to the process that
 /// holds the fewest places; among equals, to the one that was granted the fewest units since it began to wait; among these, to
-/// the one that came first. So processes that all want more get equal shares, however many requests wait in each, and one that
-/// asks rarely is granted at once. The first process in this order is not passed, however much its request costs.
+/// the one that came first. A process counts as one however many requests wait in it, and is a limiter as it was built: clones
+/// and handles belong to it, and a second limiter of the same name is another one.
+///
+/// | | who gets the next unit |
+/// |---|---|
+/// | places | Processes that all want more hold equal numbers of places, whether their permits are long or short |
+/// | units of rates | Processes that all want more are granted equal numbers of units |
+/// | costs | Units are shared, not grants: at nine times the cost, a process gets a ninth of the grants. The first process in this order is not passed, however much its request costs |
+/// | a process that asks rarely | It holds the fewest places or was granted the fewest units, so one of the next units is its own. Nobody saves up: a process that comes, or comes back after 2.5 s, counts as one that was granted the fewest of those present |
+/// | requests within a process | They are granted in the order of its queue, by priority and arrival. The store knows no priorities: those of one process do not pass another process |
+/// | [`try_acquire`](Self::try_acquire) | It takes nothing that is set aside for others, and a denial says when a unit of its own is there. Nothing is set aside for it, but what it takes counts |
+/// | [prefetched](SharedLimiterBuilder::prefetch) units | They count as granted when they are charged. None are set aside for a prefetch |
+/// | more than 64 processes | The store records 64 of them. If more wait for a rate, it names an instant to each of the others in turn; for places, they ask at random times |
 ///
 /// A denied process asks again when its own units are there: at the instant that the store named for it, or when the store [reports
 /// its turn](crate::store::Release::Turn). A process that does not come within 20 ms, because it is slow or dead, is passed over until
 /// it asks again. A process that returns a place may take it again for 10 ms, so that short permits are not handed over each time.
-/// Where the store does not report turns, these times are 2 and 5 times [`poll_every`](SharedLimiterBuilder::poll_every).
+/// Where turns are not reported, these times are 2 and 5 times [`poll_every`](SharedLimiterBuilder::poll_every): with a policy
+/// without places, and in `SqliteStore` and `MysqlStore`, where processes that wait for a place poll. As measured (`BENCHMARKS.md`,
+/// W12), up to 11 % of the time of places is then unused, against 4 %, and a grant of an only place takes 30 calls, against 3.
 ///
-/// The store records at most 64 processes of a key. If more wait for a rate, it names an instant to each of the others in turn; for
-/// places, they ask at random times. Within a process, requests are granted in the order of its queue, by their priorities.
+/// # Deployments
+///
+/// Processes come and go without any setting: a new process shares from its first request on, and while old and new processes run
+/// side by side, each has an equal share.
+///
+/// - **A process that stops.** After [`close_to_new`](Self::close_to_new), [`drained`](Self::drained) completes when its requests
+///   and permits have ended. What they return and [settle](Permit::settle) is sent in the background, so let the runtime run for
+///   a [`deadline`](SharedLimiterBuilder::deadline) longer. Others can then take its places at once. Requests that are refused or
+///   dropped leave the order of turns.
+/// - **A process that is killed.** Its places come back when its leases expire, within one TTL: that of the policy, or
+///   [`lease`](SharedLimiterBuilder::lease), 30 s by default. Its turn passes to the next process within 30 ms. Its units of
+///   rates stay used, and what it had not sent is lost.
+/// - **A store that restarts or is replaced.** [`faults`](crate::store::faults) says what callers see.
+///
+/// # Settings of the server
+///
+/// The limits are as reliable as the data and the clock of the server: what it loses in a crash is granted again.
+///
+/// | server | settings |
+/// |---|---|
+/// | any | Let the time service adjust the clock slowly. If the clock steps back, the limits stand still until it has caught up; if it jumps ahead, units come and leases end too early. The clocks of the processes do not matter |
+/// | Redis, Valkey | `maxmemory-policy noeviction`, because a key that is evicted begins anew. Without persistence a restart loses all usage; with `appendonly yes`, `appendfsync everysec` loses about the last second, `always` nothing that was answered. A replica that takes over may have missed the last grants. A store makes a connection for each runtime, and one for messages |
+/// | PostgreSQL | With `synchronous_commit = off` a crash of the server loses the last grants, with `fsync = off` a crash of its machine may damage the tables. A store makes up to nine connections: see `max_connections`. A `statement_timeout` below the [`deadline`](SharedLimiterBuilder::deadline) makes slow calls fail. No pooler in transaction mode: connections keep prepared statements, settings and `LISTEN` |
+/// | MariaDB, MySQL | With `innodb_flush_log_at_trx_commit` other than 1, a crash loses about the last second. `binlog_format` must not be `STATEMENT`, because the store sets the isolation level `READ COMMITTED`. A store makes up to eight connections: see `max_connections`. Any `wait_timeout` will do: idle connections that the server has closed are replaced |
+/// | SQLite | None: the store sets WAL mode. Its options are `synchronous` and `busy_timeout`. The file must be on a local disk |
 ///
 /// # Changing the policy
 ///
@@ -91,7 +127,8 @@ use policy::PolicyInForce;
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row the limiter makes no calls for a while,
 /// and then one at a time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) is the rule for requests in the
 /// meantime. One rule is a local fallback: a policy that this process applies by itself. A call with an unknown outcome is not
-/// repeated: its units count as used, and its places are given back.
+/// repeated: its units count as used, and its places are given back. [`faults`](crate::store::faults) lists each fault, and what
+/// may be lost.
 ///
 /// # Examples
 ///

@@ -12,12 +12,18 @@
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 //! | [your own](Store#a-store-of-your-own) | in any engine that keeps bytes | |
 //!
-//! The file `docs/faults.md` of this crate describes what callers see when a store or the network to it fails, and what may be
-//! lost.
+//! [`faults`] says what callers see when a store or the network to it fails, and what may be lost. [`SharedLimiter`] says which
+//! [settings of a server](crate::SharedLimiter#settings-of-the-server) matter.
+//!
+//! [`SharedLimiter`]: crate::SharedLimiter
 
 pub(crate) mod background;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+// Documentation only.
+#[cfg(doc)]
+#[doc = include_str!("../docs/faults.md")]
+pub mod faults {}
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
