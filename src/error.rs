@@ -61,12 +61,6 @@ pub enum ConfigError {
         /// The method of the builder: `deadline`, `lease`, `max_hold`, `poll_every`, `probe_every` or `prefetch`.
         option: &'static str,
     },
-    /// The name of a [shared limiter](crate::SharedLimiter) is one under which stores keep data of this crate.
-    #[error("the name {name:?} of a shared limiter is reserved; use another one")]
-    ReservedName {
-        /// The name.
-        name: &'static str,
-    },
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,

@@ -279,7 +279,7 @@ impl SharedLimiter {
                 Ok(_) => {
                     in_force.adopt(terms);
                     // Other processes that use this key follow at their next call for it.
-                    let _of_this_key = self.limits().await;
+                    let _replaced = self.limits().await;
                     return Ok(revision);
                 }
                 Err(failed) => match failed.error {

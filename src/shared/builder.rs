@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::keys::Keys;
-use super::policy::{PolicyInForce, RECORDS, TermOptions, is_never_prefetched};
+use super::policy::{PolicyInForce, TermOptions, is_never_prefetched};
 use super::{SharedBy, SharedLimiter};
 use crate::builder::queue_options;
 use crate::core::gate::plan::Plan;
@@ -176,6 +176,9 @@ impl SharedLimiterBuilder {
         /// that is started with an old version changes nothing. Two policies of the same revision are
         /// [an error](crate::store::StoreError::PolicyDiffers) for the requests of the second one.
         ///
+        /// The store keeps a policy with a revision for the empty key, which is then [listed](SharedLimiter::keys) although it was not
+        /// used.
+        ///
         /// A policy that was set at run time by [`SharedLimiter::set_policy`] has a revision, too: one more than the highest before.
         ///
         /// ```
@@ -230,9 +233,6 @@ impl SharedLimiterBuilder {
             observer,
             ..
         } = self;
-        if *name == *RECORDS {
-            return Err(ConfigError::ReservedName { name: RECORDS });
-        }
         let kept_for = self.prefetch.map(|(_, kept_for)| kept_for);
         let durations = [
             ("deadline", Some(self.deadline)),

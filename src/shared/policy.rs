@@ -2,8 +2,7 @@
 //!
 //! The state of each key in the store has the policy and the revision that it was decided by. A call of an earlier revision fails,
 //! and its process follows; a call of a later one replaces the policy of the key. So a later policy spreads with every key that
-//! processes share. For other keys, the store has a record: the state of one more key, [`RECORDS`], which is charged nothing. Each
-//! process that calls the store also calls for it now and then.
+//! processes share. All share the empty key: a process that has called for other keys only also looks at that one now and then.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,9 +17,6 @@ use crate::manager::{FollowsStore, nonzero_nanos};
 use crate::policy::{Limit, Policy};
 use crate::store::{Release, ReleaseListener, Store, read_policy};
 use crate::strategy::Counts;
-
-/// The name under which a store has the records of the policies of all limiters: the key is the name of the limiter.
-pub(super) const RECORDS: &str = "tollgate policies";
 
 /// The options of a limiter that make a policy's terms.
 #[derive(Debug)]
@@ -130,11 +126,11 @@ impl PolicyInForce {
         }
     }
 
-    /// A call for the record of the policy in the store. A policy without a revision is not recorded.
+    /// A call for the empty key. Another policy than the first one is kept there.
     pub(super) fn call(&self, terms: &PolicyTerms) -> Call {
         let scope = Scope {
-            limiter: RECORDS.into(),
-            key: self.name.as_bytes().into(),
+            limiter: Arc::clone(&self.name),
+            key: Arc::default(),
         };
         Call {
             revision: terms.revision,

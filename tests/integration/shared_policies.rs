@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{Asks, Call, KeyState, MemoryStore, Rules, Scope, StoreError};
-use tollgate::{AcquireError, ConfigError, SharedLimiter, TryAcquireError};
+use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
 use crate::common::faulty::{Faulty, Way};
 use crate::common::ms;
@@ -358,10 +358,4 @@ async fn prefetched_units_are_of_the_present_policy() {
     for _ in 0..100 {
         drop(limiter.try_acquire().await.unwrap());
     }
-}
-
-#[test]
-fn the_name_of_the_records_is_reserved() {
-    let reserved = SharedLimiter::new(MemoryStore::new(), "tollgate policies", "5/h");
-    assert!(matches!(reserved, Err(ConfigError::ReservedName { .. })));
 }

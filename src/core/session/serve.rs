@@ -228,6 +228,7 @@ impl StoreSession {
             ttl: self.lease_ttl(),
             polls_every: if hears_turns { 0 } else { polls_every },
             revision,
+            keeps_policy: revision > 0 && scope.key.is_empty(),
             ..Call::new(scope, policy, self.options.holder)
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::kept_keys::KeptKeys;
 use crate::core::session::{CallAnswer, CallFailed};
@@ -35,6 +35,8 @@ pub(crate) struct StoreLink {
     policy: Arc<dyn FollowsStore>,
     /// Whether the limiter was used since the latest look at the policy in the store.
     was_used: AtomicBool,
+    /// The latest call for the empty key, by which the policy in the store is known.
+    known_at: Lock<Option<Instant>>,
     /// Whether a task looks at the policy in the store.
     is_watched: AtomicBool,
     breaker: Lock<Breaker>,
@@ -56,8 +58,8 @@ pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
     fn is_awaited(&self) -> bool;
 }
 
-/// How often a process looks at the policy in the store while the limiter is used, or a request waits. Keys that it shares with other
-/// processes show a later policy sooner.
+/// How often a process looks at the policy in the store while the limiter is used, or a request waits. Its calls for keys that it
+/// shares with other processes show a later policy sooner.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
@@ -151,6 +153,7 @@ impl StoreLink {
             counted: Lock::default(),
             policy,
             was_used: AtomicBool::new(false),
+            known_at: Lock::default(),
             is_watched: AtomicBool::new(false),
             breaker: Lock::new(Breaker::new(longest_pause)),
         }
@@ -160,6 +163,9 @@ impl StoreLink {
     /// when the call has failed with [`PolicyDiffers`](StoreError::PolicyDiffers).
     pub(crate) async fn call(&self, call: Call) -> CallAnswer {
         let revision = call.revision;
+        if call.scope.key.is_empty() {
+            *self.known_at.lock() = Some(Instant::now());
+        }
         let mut answer = self.call_once(call).await;
         if let Err(failed) = &mut answer
             && let StoreError::PolicyDiffers {
@@ -302,17 +308,26 @@ async fn watch_policy(link: Weak<StoreLink>) {
             link.is_watched.store(false, Relaxed); // the runtime was shut down
         }
     });
-    // A policy with a revision is recorded in the store at once.
-    let mut looks = link
-        .upgrade()
-        .is_some_and(|link| link.policy.look().revision > 0);
-    while let Some(used) = link.upgrade() {
-        if looks && used.is_up() {
-            used.look().await;
+    // A policy with a revision is kept in the store at once.
+    let is_revised = |link: Arc<StoreLink>| link.policy.look().revision > 0;
+    let mut looks_at = match link.upgrade().is_some_and(is_revised) {
+        true => Instant::now(),
+        false => Instant::now() + LOOKS_EVERY,
+    };
+    loop {
+        sleep_until(looks_at).await;
+        let Some(link) = link.upgrade() else { return };
+        let known_until = link.known_at.lock().map(|at| at + LOOKS_EVERY);
+        let now = Instant::now();
+        looks_at = now + LOOKS_EVERY;
+        match known_until {
+            Some(until) if until > now => looks_at = until,
+            _ if !link.is_up() => {}
+            _ if link.was_used.swap(false, Relaxed) || link.policy.is_awaited() => {
+                link.look().await;
+            }
+            _ => {}
         }
-        looks = used.was_used.swap(false, Relaxed) || used.policy.is_awaited();
-        drop(used);
-        sleep(LOOKS_EVERY).await;
     }
 }
 

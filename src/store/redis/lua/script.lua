@@ -279,7 +279,7 @@ end
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
 if lost then reply = reply .. table.concat(lost) end
-if keeps_policy and call('PTTL', KEYS[1]) < @KEEPS / 2000 then dirty = true end
+if keeps_policy and not dirty then dirty = call('PTTL', KEYS[1]) < @KEEPS / 2000 end
 if dirty then
   local life = fence - now + 1
   if latest - now > life then life = latest - now end
