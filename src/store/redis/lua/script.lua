@@ -66,9 +66,10 @@ if settlements > 0 or ARGV[2] then
   local returns, renewals, odd_ids = 0, 0, {}
   if channel then
     ttl, returns, renewals = decode('<ddd', packed, lease)
-    if unequal > 0 or line then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    local expired = (unequal > 0 or line) and call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
+    if not expired or #expired > 0 then reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    odd_ids = expired or odd_ids
     for i = 1, line and #odd_ids or 0 do line.take_back(odd_ids[i], @PLACE_COUNT) end
-    reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
     if unequal > 0 then
       for i = next_id, next_id + returns - 1 do
         if call('ZREM', KEYS[2], ARGV[i]) == 1 then
