@@ -40,6 +40,8 @@ mod sql;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "_tls")]
+mod tls;
 
 use std::any::Any;
 #[cfg(any(feature = "redis", feature = "_sql"))]

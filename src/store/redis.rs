@@ -30,6 +30,9 @@ use script::{MAX_LIMITS, PolicyScript, Script};
 
 /// A store in Redis or Valkey, from version 5 on. Clones share the store.
 ///
+/// With the feature `redis-tls`, an address of `rediss://` connects with TLS. The server's certificate and its host name are checked
+/// by the certificates of the system, or by [given ones](RedisStoreBuilder::root_certificates).
+///
 /// The store makes no connection before its first call. It then makes one for each tokio runtime that calls, and replaces a
 /// connection that has broken or has not answered in time. Calls outside a runtime fail. A call is never sent twice, unless the
 /// server did not know the script, and so has not run it. After a restart of the server, the first call of a runtime may fail
@@ -131,13 +134,43 @@ impl RedisStoreBuilder {
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
+    /// Trusts the certificates of this PEM text, and not those of the system. The address must be `rediss://`.
+    ///
+    /// ```no_run
+    /// use tollgate::store::RedisStore;
+    ///
+    /// let authority = std::fs::read("ca.pem")?;
+    /// let store = RedisStore::builder("rediss://limits.example/").root_certificates(authority).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        let pem = pem.into();
+        self.client = self.client.and_then(|client| {
+            super::tls::trusted(Some(&pem)).map_err(|reason| {
+                let kind = redis::ErrorKind::InvalidClientConfig;
+                RedisError::from((kind, "no certificate to trust", reason))
+            })?;
+            let certificates = redis::TlsCertificates {
+                client_tls: None,
+                root_cert: Some(pem),
+            };
+            Client::build_with_tls(client.get_connection_info().clone(), certificates)
+        });
+        self
+    }
+
     /// Makes the store. It makes no connection yet.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is not the address of a Redis server.
+    /// [`StoreError::Unreachable`] if the text is not the address of a Redis server, if it is `rediss://` without the feature
+    /// `redis-tls`, or if there are no certificates to trust.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         let client = self.client.map_err(|error| connect_error(NAME, error))?;
+        #[cfg(feature = "redis-tls")]
+        super::tls::ensure_provider();
         let shared = RedisShared {
             connections: Connections::new(client, self.timeout),
             names: Names::new(&self.prefix),
@@ -152,7 +185,8 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// A store at this address, such as `redis://user:password@host:6379/0` or `unix:///run/redis.sock`. It makes no connection yet.
+    /// A store at this address, such as `redis://user:password@host:6379/0`, `rediss://host/` with TLS, or `unix:///run/redis.sock`. It
+    /// makes no connection yet.
     ///
     /// # Errors
     ///
@@ -166,7 +200,7 @@ impl RedisStore {
         RedisStoreBuilder::new(Client::open(address))
     }
 
-    /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with TLS.
+    /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with a client certificate.
     ///
     /// ```
     /// use tollgate::store::RedisStore;

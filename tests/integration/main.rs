@@ -109,6 +109,8 @@ mod support;
 mod telemetry_metrics;
 #[cfg(all(feature = "http", feature = "tracing"))]
 mod telemetry_tracing;
+#[cfg(any(feature = "mysql-tls", feature = "postgres-tls", feature = "redis-tls"))]
+mod tls;
 mod totals;
 mod traps;
 #[cfg(feature = "http")]
