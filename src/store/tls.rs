@@ -1,5 +1,6 @@
 //! What the TLS of each store needs: the certificates that it trusts, and an implementation of cryptography.
 
+#[cfg(any(feature = "mysql-tls", feature = "redis-tls"))]
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -24,6 +25,7 @@ pub(super) fn trusted(pem: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>
 
 /// The clients of Redis and MySQL use the implementation of the process. If the program has installed none, this installs ring's: with
 /// features for several implementations, rustls would panic otherwise.
+#[cfg(any(feature = "mysql-tls", feature = "redis-tls"))]
 pub(super) fn ensure_provider() {
     if CryptoProvider::get_default().is_none() {
         let _installed_meanwhile = ring::default_provider().install_default();
