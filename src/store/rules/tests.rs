@@ -181,7 +181,8 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
         )
         .unwrap()
         .state;
-    let [asks, ..] = firsts("10/s burst 3 initial 0", 1);
+    let [mut asks, ..] = firsts("10/s burst 3 initial 0", 1);
+    asks.revision = 1;
     for first in firsts("10/s burst 3 initial 0", 1) {
         let replaced = rules
             .decide(
