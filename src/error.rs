@@ -425,17 +425,40 @@ pub enum StoreError {
         /// The store, without any password.
         store: String,
     },
-    /// The store holds this limiter with another policy.
+    /// The store has a policy of a higher [revision](crate::SharedLimiterBuilder::revision) for the key, or another one of the same
+    /// revision. A limiter adopts a policy of a higher revision, so its requests fail only in the second case.
     #[error(
-        "the store has the limiter {limiter:?} with the policy `{stored}`, not `{given}`; use that one, another name, or replace_policy"
+        "the store has the limiter {limiter:?} with the policy `{stored}` (revision {stored_revision}), not `{given}` (revision {given_revision}): to change the policy of all processes, give the new one a higher revision; to have both, use another name"
     )]
     PolicyDiffers {
         /// The name of the limiter.
         limiter: Arc<str>,
         /// The policy that the store has, as text.
         stored: String,
+        /// The revision of that policy.
+        stored_revision: u64,
         /// The policy of the call, as text.
         given: String,
+        /// The revision of that policy.
+        given_revision: u64,
+    },
+    /// The store has a policy that this version of the crate cannot apply. Nothing is granted for the key meanwhile.
+    #[error(
+        "the store has the limiter {limiter:?} with the policy `{stored}` (revision {stored_revision}), which version {} of tollgate in this process, with the policy `{given}` (revision {given_revision}), cannot apply: update this process, or give its policy a higher revision than that one once all keys have expired", env!("CARGO_PKG_VERSION")
+    )]
+    UnknownPolicy {
+        /// The name of the limiter.
+        limiter: Arc<str>,
+        /// The policy that the store has, as text.
+        stored: String,
+        /// The revision of that policy.
+        stored_revision: u64,
+        /// The policy of this process, as text.
+        given: String,
+        /// The revision of that policy.
+        given_revision: u64,
+        /// Why it cannot be applied.
+        source: Box<Self>,
     },
     /// The data that the store holds for the key was not written by a limiter, or is damaged.
     #[error("the store {store} holds something else at {at:?}, or it is damaged; reset the key")]

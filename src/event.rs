@@ -145,8 +145,8 @@ pub enum EventKind {
         field: &'static str,
     },
     /// The policy was replaced: by [`set_policy`](crate::Limiter::set_policy), by another
-    /// [tier](crate::KeyedLimiterBuilder::tiers) of a key, or for a key [in a
-    /// store](crate::SharedLimiterBuilder::replace_policy).
+    /// [tier](crate::KeyedLimiterBuilder::tiers) of a key, or by a later [revision](crate::SharedLimiterBuilder::revision) in a
+    /// store.
     #[non_exhaustive]
     PolicyChanged {
         /// The former policy.

@@ -55,9 +55,15 @@ impl Call {
             peek: None,
             polls_every: 0,
             waits_no_more: false,
-            replaces_policy: false,
+            revision: 0,
+            keeps_policy: false,
         }
     }
+}
+
+impl Call {
+    /// How long a store keeps a policy that is [to be kept](Self::keeps_policy), in nanoseconds.
+    pub(crate) const KEEPS_POLICY_FOR: u64 = 30 * 86_400 * 1_000_000_000;
 }
 
 impl Asks {
@@ -187,9 +193,12 @@ pub struct Call {
     pub polls_every: u64,
     /// Whether no request of the holder waits any more, in a call without asks: its turn passes on.
     pub waits_no_more: bool,
-    /// Whether the store drops the state that another policy left for this key, except its leases and its fence. Otherwise such a
-    /// state is [an error](crate::store::StoreError::PolicyDiffers).
-    pub replaces_policy: bool,
+    /// The revision of the policy. If the state of the key has a policy of a lower revision, the store replaces it by this one, and
+    /// carries the usage and the leases over. If it has a policy of a higher revision, or another one of the same revision, the
+    /// call fails with [`PolicyDiffers`](crate::store::StoreError::PolicyDiffers).
+    pub revision: u64,
+    /// Whether the store keeps the policy of the key, with its revision, for at least 30 days from now on.
+    pub keeps_policy: bool,
 }
 
 /// Consecutive asks with the same costs.

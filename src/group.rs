@@ -41,6 +41,14 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 /// The [TTL](crate::MaxConcurrency::ttl) of a permit counts from its delivery by the group. If a permit is reclaimed while the
 /// group waits for others, the group acquires it again.
 ///
+/// # Shared limiters
+///
+/// A [`SharedLimiter`](crate::SharedLimiter) cannot be a member. Each limiter of a store is a call of its own, so a group would be charged
+/// by one before another one denies, and would need a refund. A store refunds a rate only as far as the refund can be
+/// [proved](Permit::settle), and a SQL store does not refund a bucket at all: a group that is denied often would use up units that it
+/// never got. Combine limits of a store as one [`Policy`](crate::Policy) of a shared limiter, which is charged in full or not at all.
+/// Beside limits of this process, acquire the group first, and [refund](GroupPermit::refund) it if the shared limiter denies.
+///
 /// # Closing
 ///
 /// When a member is [closed](Limiter::close), each waiting group request fails at once with [`AcquireError::Closed`] and the index

@@ -153,7 +153,7 @@
 //! - `http`: the module [`mod@http`]: layers around services and clients; the identity of a client, also behind proxies; the
 //!   header fields of rate limits, for servers and clients.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It depends on the
-//!   crate `redis` with few of its features, without TLS.
+//!   crate `redis` with few of its features.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
 //! - `postgres`: `PostgresStore`, a store in PostgreSQL.
 //! - `sqlite`: `SqliteStore`, a store in a file. The feature compiles SQLite, and needs a C compiler.
@@ -161,7 +161,10 @@
 //! - `metrics`: `MetricsObserver` and `MetricsReporter` in the module `telemetry`: counters, gauges and a histogram of waits for
 //!   the crate `metrics`, with bounded labels.
 //! - `conformance`: [tests](store::Store#a-store-of-your-own) for a store of your own, in the module `store::conformance`.
-//! - `full`: all features but `conformance`.
+//! - `redis-tls`, `postgres-tls`, `mysql-tls`: TLS for these stores, which their URLs ask for (`rediss://`, `sslmode=require`,
+//!   `require_ssl=true`). The server's certificate and its host name are always checked, by rustls, with the certificates of the
+//!   system or given ones (`root_certificates`). The features compile ring, and need a C compiler.
+//! - `full`: all features but `conformance` and those of TLS.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -31,6 +31,6 @@ pub(crate) use self::channels::{RequestOptions, nonzero_nanos};
 pub(crate) use self::control::{AtRest, FinalTotals, Watch};
 pub(crate) use self::lock::state::{Awaited, Unapplied};
 pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
-pub(crate) use self::store::StoreLink;
+pub(crate) use self::store::{FollowsStore, StoreLink};
 pub(crate) use self::time::clock::{Clock, ClockOrigin, TimeSource};
 pub(crate) use self::time::driver::{SharedDriver, TimerHost};

@@ -99,8 +99,8 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
 ///
 /// A grant without a wait causes no event, so that it needs no lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts it. An
 /// `acquire` of a shared limiter waits for the store, too; a grant of `try_acquire` causes no event. A ban that begins in the
-/// store, and a policy that is [replaced there](crate::SharedLimiterBuilder::replace_policy), are reported by the process whose
-/// request caused them.
+/// store is reported by the process whose request caused it. A later [policy](crate::SharedLimiterBuilder::revision) is reported by each
+/// process, for each key that it uses.
 ///
 /// # Keys
 ///

@@ -1,10 +1,11 @@
 //! Limits that many processes share.
 
 mod builder;
+mod keys;
+mod policy;
 
-use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -14,23 +15,23 @@ pub use builder::SharedLimiterBuilder;
 use crate::acquire::{
     Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared, blocking_acquire,
 };
-use crate::core::gate::plan::Plan;
 use crate::core::schedule::{Options, Schedule};
 use crate::core::session::{SessionOptions, StoreSession};
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{Scope, check_next_page, check_purged};
 use crate::limiter::{Handle, Limiter};
-use crate::lock::Lock;
 use crate::manager::{
     Awaited, Clock, Manager, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource, TimerHost,
 };
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
-use crate::store::{KeyPage, Release, Store};
+use crate::store::{KeyPage, Store};
 use crate::strategy::Moment;
 use crate::upstream::UpstreamSignal;
+use keys::Keys;
+use policy::PolicyInForce;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
@@ -59,23 +60,75 @@ use crate::upstream::UpstreamSignal;
 ///
 /// While processes wait for the same key, the store records what each of them waits for. The next unit goes to the process that
 /// holds the fewest places; among equals, to the one that was granted the fewest units since it began to wait; among these, to
-/// the one that came first. So processes that all want more get equal shares, however many requests wait in each, and one that
-/// asks rarely is granted at once. The first process in this order is not passed, however much its request costs.
+/// the one that came first. A process counts as one however many requests wait in it, and is a limiter as it was built: clones
+/// and handles belong to it, and a second limiter of the same name is another one.
+///
+/// | | who gets the next unit |
+/// |---|---|
+/// | places | Processes that all want more hold equal numbers of places, whether their permits are long or short |
+/// | units of rates | Processes that all want more are granted equal numbers of units |
+/// | costs | Units are shared, not grants: at nine times the cost, a process gets a ninth of the grants. The first process in this order is not passed, however much its request costs |
+/// | a process that asks rarely | It holds the fewest places or was granted the fewest units, so one of the next units is its own. Nobody saves up: a process that comes, or comes back after 2.5 s, counts as one that was granted the fewest of those present |
+/// | requests within a process | They are granted in the order of its queue, by priority and arrival. The store knows no priorities: those of one process do not pass another process |
+/// | [`try_acquire`](Self::try_acquire) | It takes nothing that is set aside for others, and a denial says when a unit of its own is there. Nothing is set aside for it, but what it takes counts |
+/// | [prefetched](SharedLimiterBuilder::prefetch) units | They count as granted when they are charged. None are set aside for a prefetch |
+/// | more than 64 processes | The store records 64 of them. If more wait for a rate, it names an instant to each of the others in turn; for places, they ask at random times |
 ///
 /// A denied process asks again when its own units are there: at the instant that the store named for it, or when the store [reports
 /// its turn](crate::store::Release::Turn). A process that does not come within 20 ms, because it is slow or dead, is passed over until
 /// it asks again. A process that returns a place may take it again for 10 ms, so that short permits are not handed over each time.
-/// Where the store does not report turns, these times are 2 and 5 times [`poll_every`](SharedLimiterBuilder::poll_every).
+/// Where turns are not reported, these times are 2 and 5 times [`poll_every`](SharedLimiterBuilder::poll_every): with a policy
+/// without places, and in `SqliteStore` and `MysqlStore`, where processes that wait for a place poll. As measured (`BENCHMARKS.md`,
+/// W12), up to 11 % of the time of places is then unused, against 4 %, and a grant of an only place takes 30 calls, against 3.
 ///
-/// The store records at most 64 processes of a key. If more wait for a rate, it names an instant to each of the others in turn; for
-/// places, they ask at random times. Within a process, requests are granted in the order of its queue, by their priorities.
+/// # Deployments
+///
+/// Processes come and go without any setting: a new process shares from its first request on, and while old and new processes run
+/// side by side, each has an equal share.
+///
+/// - **A process that stops.** After [`close_to_new`](Self::close_to_new), [`drained`](Self::drained) completes when its requests
+///   and permits have ended. What they return and [settle](Permit::settle) is sent in the background, so let the runtime run for
+///   a [`deadline`](SharedLimiterBuilder::deadline) longer. Others can then take its places at once. Requests that are refused or
+///   dropped leave the order of turns.
+/// - **A process that is killed.** Its places come back when its leases expire, within one TTL: that of the policy, or
+///   [`lease`](SharedLimiterBuilder::lease), 30 s by default. Its turn passes to the next process within 30 ms. Its units of
+///   rates stay used, and what it had not sent is lost.
+/// - **A store that restarts or is replaced.** [`faults`](crate::store::faults) says what callers see.
+///
+/// # Settings of the server
+///
+/// The limits are as reliable as the data and the clock of the server: what it loses in a crash is granted again.
+///
+/// | server | settings |
+/// |---|---|
+/// | any | Let the time service adjust the clock slowly. If the clock steps back, the limits stand still until it has caught up; if it jumps ahead, units come and leases end too early. The clocks of the processes do not matter |
+/// | Redis, Valkey | `maxmemory-policy noeviction`, because a key that is evicted begins anew. Without persistence a restart loses all usage; with `appendonly yes`, `appendfsync everysec` loses about the last second, `always` nothing that was answered. A replica that takes over may have missed the last grants. A store makes a connection for each runtime, and one for messages |
+/// | PostgreSQL | With `synchronous_commit = off` a crash of the server loses the last grants, with `fsync = off` a crash of its machine may damage the tables. A store makes up to nine connections: see `max_connections`. A `statement_timeout` below the [`deadline`](SharedLimiterBuilder::deadline) makes slow calls fail. No pooler in transaction mode: connections keep prepared statements, settings and `LISTEN` |
+/// | MariaDB, MySQL | With `innodb_flush_log_at_trx_commit` other than 1, a crash loses about the last second. `binlog_format` must not be `STATEMENT`, because the store sets the isolation level `READ COMMITTED`. A store makes up to eight connections: see `max_connections`. Any `wait_timeout` will do: idle connections that the server has closed are replaced |
+/// | SQLite | None: the store sets WAL mode. Its options are `synchronous` and `busy_timeout`. The file must be on a local disk |
+///
+/// # Changing the policy
+///
+/// The store has one policy for each limiter. To change it with a new version of a program:
+///
+/// 1. Give the new policy a higher [revision](SharedLimiterBuilder::revision) than the present one, which is 0 if none was set:
+///    `SharedLimiter::builder(store, "api", "50/s").revision(1)`.
+/// 2. Deploy as usual. From the call of the first new process on, the new policy applies to the keys that it calls for, and the other
+///    processes follow: at their next call for such a key, and otherwise within half a second. No request fails, and at no time is
+///    more granted than the larger of the two policies admits.
+/// 3. To go back, deploy the former policy with a revision that is higher again. A process that is started with an earlier revision
+///    adopts the policy of the store.
+///
+/// At run time, [`set_policy`](Self::set_policy) does the same without a deployment. Usage and permits in flight are
+/// [carried over](Self::set_policy).
 ///
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row the limiter makes no calls for a while,
 /// and then one at a time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) is the rule for requests in the
 /// meantime. One rule is a local fallback: a policy that this process applies by itself. A call with an unknown outcome is not
-/// repeated: its units count as used, and its places are given back.
+/// repeated: its units count as used, and its places are given back. [`faults`](crate::store::faults) lists each fault, and what
+/// may be lost.
 ///
 /// # Examples
 ///
@@ -106,7 +159,8 @@ impl SharedLimiter {
     /// Builds a limiter with the default options, from a store, the name of the limiter in the store, and a limit, a tuple of
     /// limits, a [`Policy`], or its [text](Policy#as-text). Does not call the store yet.
     ///
-    /// Processes share a limiter if they share its store and its name, and must have the same policy.
+    /// Processes share a limiter if they share its store and its name. They must have the same policy, or policies of different
+    /// [revisions](SharedLimiterBuilder::revision).
     ///
     /// # Errors
     ///
@@ -148,10 +202,99 @@ impl SharedLimiter {
         &self.key
     }
 
-    /// The policy.
+    /// The policy that applies in this process: that of the builder, or a later [revision](SharedLimiterBuilder::revision).
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.shared.plan.policy().clone()
+        self.shared.policy.terms().plan.policy().clone()
+    }
+
+    /// The revision of the [policy](Self::policy).
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared.policy.terms().revision
+    }
+
+    /// Replaces the policy of the limiter in all processes, and returns its new revision, which is higher than that of any policy
+    /// before.
+    ///
+    /// When the future completes, the policy applies in this process, and in the store to this key, and to each other key at its next
+    /// call. The other processes follow at their next call for one of these keys, and within half a second if they call the store
+    /// or have requests that wait. A process that is built later follows, too, while it calls the store, unless its own
+    /// [revision](SharedLimiterBuilder::revision) is higher. The store keeps the policy until no process has called for 30 days.
+    ///
+    /// Requests that wait keep their position; a request whose cost the new policy never admits fails with
+    /// [`AcquireError::ExceedsLimit`]. Usage is carried over as [`Limiter::set_policy`] does, so that at no time more is granted than
+    /// the larger policy admits. Redis rounds it up to whole units, and starts a window of another period anew with them. Permits in
+    /// flight keep their places. Units that were granted before the change are not refunded after it. An observer gets an
+    /// [event](crate::EventKind::PolicyChanged) for each key that the process uses.
+    ///
+    /// A local fallback and prefetched units are of one process: the change does not affect a policy of
+    /// [`OnStoreDown::Local`](crate::store::OnStoreDown::Local), and nothing is prefetched under a policy that counts places or named
+    /// units.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the policy may or may not have been replaced in the store.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Policy`] if the policy is invalid, [`StoreError::Unsupported`] if the store cannot keep it, and the other errors
+    /// of a call. After [`StoreError::Unanswered`], the policy may have been replaced.
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let [one, other] = [store.clone(), store].map(|store| SharedLimiter::new(store, "api", "5/min"));
+    /// let (one, other) = (one?, other?);
+    /// for _ in 0..4 {
+    ///     one.try_acquire().await?;
+    /// }
+    /// assert_eq!(one.set_policy("8/min").await?, 1);
+    /// assert_eq!(other.check(1).await?.remaining(), 4); // of 8, 4 are used
+    /// assert_eq!(other.policy().to_string(), "8/min");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_policy(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<u64, StoreError> {
+        let policy = policy
+            .try_into()
+            .map_err(|error| StoreError::Policy(error.into()))?;
+        let SharedBy {
+            link,
+            policy: in_force,
+            ..
+        } = &*self.shared;
+        let mut revision = in_force.terms().revision;
+        loop {
+            revision = revision.saturating_add(1);
+            let terms = in_force.check(policy.clone(), revision)?;
+            match link.call(in_force.call(&terms)).await {
+                Ok(_) => {
+                    in_force.adopt(terms);
+                    // Other processes that use this key follow at their next call for it.
+                    let _replaced = self.limits().await;
+                    return Ok(revision);
+                }
+                Err(failed) => match failed.error {
+                    StoreError::PolicyDiffers {
+                        stored_revision, ..
+                    }
+                    | StoreError::UnknownPolicy {
+                        stored_revision, ..
+                    } if stored_revision >= revision => {
+                        revision = stored_revision;
+                    }
+                    error => return Err(error),
+                },
+            }
+        }
     }
 
     /// Waits until the store grants one unit, and returns the permit. Like [`Limiter::acquire`](crate::Limiter::acquire), with
@@ -569,91 +712,23 @@ impl Handle for SharedLimiter {
 
 debug_fields! {
     SharedLimiter,
-    |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.shared.plan.policy())
+    |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.policy())
 }
 
 /// The data that the handles of all keys share.
 #[derive(Debug)]
 struct SharedBy {
     link: Arc<StoreLink>,
-    plan: Arc<Plan>,
     options: Arc<Options>,
     session: SessionOptions,
+    policy: Arc<PolicyInForce>,
     keys: Arc<Keys>,
     driver: Arc<SharedDriver<Manager>>,
 }
 
-/// The keys that are in use in this process, each with a manager.
-#[derive(Debug, Default)]
-struct Keys {
-    managers: Lock<HashMap<Arc<[u8]>, Weak<Manager>>>,
-}
-
-impl Keys {
-    /// Handles a message of the store for this holder.
-    fn heard(&self, release: Release<'_>, by: u64) {
-        let (key, other) = match release {
-            Release::Turn { key, holder, next } => (Some(key), (holder != by).then_some(next)),
-            Release::Reset(key) => (Some(key), None),
-            Release::Unknown => (None, None),
-        };
-        let managers: Vec<_> = match key {
-            Some(key) => self
-                .managers
-                .lock()
-                .get(key)
-                .and_then(Weak::upgrade)
-                .into_iter()
-                .collect(),
-            None => self
-                .managers
-                .lock()
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect(),
-        };
-        for manager in &managers {
-            match other {
-                None => manager.at_store().turn_came(),
-                Some(next) => manager.at_store().other_turn_came(next == Some(by)),
-            }
-        }
-    }
-
-    /// Sums over the managers. `counted` has the sums of dropped managers. A manager that is dropped meanwhile may be left out,
-    /// but is not counted twice.
-    fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
-        let managers: Vec<_> = self
-            .managers
-            .lock()
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        let mut totals = counted();
-        managers
-            .iter()
-            .for_each(|manager| totals.add(manager.totals()));
-        totals
-    }
-
-    /// The manager of a key, shared by all its handles.
-    fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
-        let mut managers = self.managers.lock();
-        if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
-            return manager;
-        }
-        if managers.len() == managers.capacity() {
-            managers.retain(|_, manager| manager.strong_count() > 0); // before it would grow
-        }
-        let manager = open();
-        managers.insert(Arc::clone(key), Arc::downgrade(&manager));
-        manager
-    }
-}
-
 impl SharedBy {
     fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
-        let Self { link, plan, .. } = self;
+        let (link, terms) = (&self.link, self.policy.terms());
         let clock = Clock::new(TimeSource::TOKIO);
         let timer_host = TimerHost::SharedDriver(Arc::clone(&self.driver));
         let origin = Arc::new(PerLimiter {
@@ -664,7 +739,7 @@ impl SharedBy {
         });
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let common = PerPlan::new(
-            Arc::clone(plan),
+            Arc::clone(&terms.plan),
             Arc::clone(&self.options),
             origin,
             id_prefix,
@@ -673,7 +748,7 @@ impl SharedBy {
         let session = StoreSession::new(
             self.scope(key),
             id_prefix >> 16,
-            Arc::clone(plan),
+            terms,
             Moment::START,
             self.session.clone(),
         );

@@ -12,12 +12,18 @@
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 //! | [your own](Store#a-store-of-your-own) | in any engine that keeps bytes | |
 //!
-//! The file `docs/faults.md` of this crate describes what callers see when a store or the network to it fails, and what may be
-//! lost.
+//! [`faults`] says what callers see when a store or the network to it fails, and what may be lost. [`SharedLimiter`] says which
+//! [settings of a server](crate::SharedLimiter#settings-of-the-server) matter.
+//!
+//! [`SharedLimiter`]: crate::SharedLimiter
 
 pub(crate) mod background;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+// Documentation only.
+#[cfg(doc)]
+#[doc = include_str!("../docs/faults.md")]
+pub mod faults {}
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -34,6 +40,8 @@ mod sql;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "_tls")]
+mod tls;
 
 use std::any::Any;
 #[cfg(any(feature = "redis", feature = "_sql"))]
@@ -45,6 +53,7 @@ use std::time::Duration;
 use crate::core::gate::plan::Plan;
 use crate::lock::Lock;
 use crate::policy::{Limit, Policy};
+use crate::text::ParseError;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
@@ -296,6 +305,12 @@ fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {
     })
 }
 
+/// Reads the text of a policy that a store has.
+pub(crate) fn read_policy(text: &str) -> Result<Policy, StoreError> {
+    text.parse()
+        .map_err(|error: ParseError| StoreError::Policy(error.into()))
+}
+
 fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
     Plan::new(policy.clone(), Duration::ZERO)
         .map(Arc::new)
@@ -303,12 +318,37 @@ fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
 }
 
 impl StoreError {
-    /// The policy of the call differs from the stored one, which has the text `stored`.
-    fn policy_differs(call: &Call, stored: String) -> Self {
+    /// The policy of the call differs from the stored one, which has this text and revision.
+    fn policy_differs(call: &Call, stored: String, stored_revision: u64) -> Self {
         Self::PolicyDiffers {
             limiter: Arc::clone(&call.scope.limiter),
             stored,
+            stored_revision,
             given: call.policy.to_string(),
+            given_revision: call.revision,
+        }
+    }
+
+    /// This process cannot apply the policy of [`PolicyDiffers`](Self::PolicyDiffers). Other errors stay as they are.
+    pub(crate) fn unknown_policy(self, source: Self) -> Self {
+        let Self::PolicyDiffers {
+            limiter,
+            stored,
+            stored_revision,
+            given,
+            given_revision,
+        } = self
+        else {
+            return self;
+        };
+        let source = Box::new(source);
+        Self::UnknownPolicy {
+            limiter,
+            stored,
+            stored_revision,
+            given,
+            given_revision,
+            source,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The drawing: the places that each process holds, one above the other, and the grants of each and of all, against the limits.
 
+use std::time::Duration;
+
 use common::Human;
 use common::plot::{self, Area, GREEN, INK, Line, RED, swatch};
 use plotters::prelude::*;
@@ -40,11 +42,12 @@ pub(crate) fn draw(run: &Run, policy: &Policy, options: &Options) -> plot::Outco
                 .map(|all| format!("; {} later others have them", Human(all)))
                 .unwrap_or_default();
             format!(
-                "Process {} is killed while it holds {places}{back}.",
+                "{} until process {} is killed while it holds {places}{back}.",
+                shares(run, killed.at),
                 killed.process + 1
             )
         }
-        _ => "The others may use the units that one of them does not.".to_owned(),
+        _ => format!("{}.", shares(run, run.end)),
     };
     let mut charts: Vec<fn(&Area<'_>, &Run, &Policy) -> plot::Outcome> = Vec::new();
     if places(policy).is_some() {
@@ -64,6 +67,18 @@ pub(crate) fn draw(run: &Run, policy: &Policy, options: &Options) -> plot::Outco
         }
         Ok(())
     })
+}
+
+/// Says how the grants until this time are shared.
+fn shares(run: &Run, until: Duration) -> String {
+    let mut counts = vec![0_u64; run.processes.len()];
+    for (process, _) in run.grants().filter(|(_, grant)| grant.at < until) {
+        counts[process] += 1;
+    }
+    let all = counts.iter().sum::<u64>().max(1) as f64;
+    let [least, most] = [counts.iter().min(), counts.iter().max()]
+        .map(|count| 100.0 * count.copied().unwrap_or_default() as f64 / all);
+    format!("Each process gets {least:.0} to {most:.0} % of the grants")
 }
 
 fn color(process: usize) -> RGBColor {

@@ -9,7 +9,7 @@ use crate::check::{Finding, returned};
 use crate::record::Run;
 
 pub(crate) fn print(run: &Run, policy: &Policy, findings: &[Finding]) {
-    say!("process     grants  waited p50         p99        held  lost");
+    say!("process     grants  share  waited p50         p99        held  lost");
     for process in 0..run.processes.len() {
         let killed = run
             .killed
@@ -40,7 +40,7 @@ pub(crate) fn print(run: &Run, policy: &Policy, findings: &[Finding]) {
     }
 }
 
-/// How many grants there were, how long their callers waited, and how long they held them on average.
+/// How many grants there were, which share that is of all, how long their callers waited, and how long they held them on average.
 fn row(name: &str, run: &Run, counted: impl Fn(usize) -> bool, note: &str) {
     let grants: Vec<_> = run
         .grants()
@@ -54,9 +54,10 @@ fn row(name: &str, run: &Run, counted: impl Fn(usize) -> bool, note: &str) {
         .map(|(process, grant)| run.held_until(*process, grant).saturating_sub(grant.at))
         .sum();
     let held = Human(held.checked_div(grants.len() as u32).unwrap_or_default());
+    let share = 100.0 * grants.len() as f64 / run.grants().count().max(1) as f64;
     let lost = grants.iter().filter(|(_, grant)| grant.lost).count();
     say!(
-        "{name:<10}{:>8} {p50:>11} {p99:>11} {held:>11} {lost:>5}{note}",
+        "{name:<10}{:>8} {share:>4.0} % {p50:>11} {p99:>11} {held:>11} {lost:>5}{note}",
         grants.len()
     );
 }

@@ -89,6 +89,19 @@ impl Gate {
         gate
     }
 
+    /// [`Gate::set_plan`] of a gate [of a store](Gate::of_store).
+    pub(crate) fn set_stored_plan(&mut self, plan: Arc<Plan>, now: Moment, ttl: NonZeroU64) {
+        self.set_plan(plan, now, UsageCarryOver::AsIs);
+        self.limits.decide_nothing_in_place();
+        if self.holds_places() {
+            let leases = self
+                .leases
+                .get_or_insert_with(|| Box::new(Leases::new(ttl)));
+            leases.set_ttl(Some(ttl), now);
+            self.place = Claim::COUNTED_PLACE;
+        }
+    }
+
     /// A gate that continues from `fence` with the state of each limit, all of which are words.
     pub(crate) fn resume(
         plan: Arc<Plan>,

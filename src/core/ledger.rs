@@ -9,9 +9,9 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | the version of this form: 3; version 2 has no tickets |
+//! | 1 | the version of this form: 4; version 3 has no revision, version 2 has no tickets either |
 //! | 8 | a checksum of all that follows: FNV-1a, little-endian |
-//! | n | the text of the policy |
+//! | n | the text of the policy, its revision |
 //! | n | the latest instant, the time from the start of the limits to it, the fence |
 //! | n | the number of limits, then the leases by holder: number, time from the latest instant to the expiry, costs |
 //! | n | the last instant that was named to a replica without a ticket, the number of tickets; each: holder, asks that wait, their costs, units granted, when it asked, when it is due or 0, when its turn began |
@@ -26,19 +26,22 @@
 mod tests;
 mod turns;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::core::gate::limit_state::LimitState;
+use crate::carry_over::UsageCarryOver;
+use crate::core::gate::limit_state::{LimitState, counterparts, place_counterpart};
 use crate::core::gate::plan::Plan;
 use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply, Settlement};
+use crate::policy::Limit;
 use crate::strategy::{Grants, Moment};
 
 pub(crate) use turns::Offer;
 use turns::{Caller, KEEN_FOR, Left, MAX_TICKETS, Turn, TurnTicket, Turns, units};
 
-/// The version of a ledger's bytes. Version 2 has no tickets.
-const VERSION: u8 = 3;
+/// The version of a ledger's bytes. Version 3 has no revision, version 2 has no tickets either.
+const VERSION: u8 = 4;
 /// The number of bytes before the text of the policy.
 const HEAD: usize = 9;
 
@@ -46,6 +49,8 @@ const HEAD: usize = 9;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     plan: Arc<Plan>,
+    /// The revision of the policy.
+    revision: u64,
     limits: Vec<LimitState>,
     leases: BTreeMap<LeaseId, Lease>,
     by_expiry: BTreeSet<(Moment, LeaseId)>,
@@ -55,6 +60,8 @@ pub(crate) struct Ledger {
     latest: Moment,
     /// When the limits started: earlier grants cannot be refunded.
     reset_at: Moment,
+    /// Until when the policy is kept, whatever the limits count.
+    policy_kept_until: Moment,
     turns: Turns,
 }
 
@@ -68,13 +75,33 @@ struct Lease {
     costs: Arc<[u64]>,
 }
 
+/// How the policy of a call compares with the ledger's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    Same,
+    /// It is a later revision, which the ledger now has.
+    Adopted,
+    /// It is of an earlier revision, or another policy of the same one.
+    Differs,
+}
+
+/// A ledger as bytes, of which only the policy was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Encoded<'a> {
+    version: u8,
+    /// The policy as text.
+    pub(crate) text: &'a str,
+    pub(crate) revision: u64,
+    rest: &'a [u8],
+}
+
 /// No ledger has written these bytes, or one of another version.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
 impl Ledger {
     /// The ledger of a new key.
-    pub(crate) fn new(plan: Arc<Plan>, now: Moment) -> Self {
+    pub(crate) fn new(plan: Arc<Plan>, revision: u64, now: Moment) -> Self {
         let limits = plan
             .rules()
             .iter()
@@ -82,12 +109,14 @@ impl Ledger {
             .collect();
         Self {
             plan,
+            revision,
             limits,
             leases: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
             fence: 0,
             latest: now,
             reset_at: now,
+            policy_kept_until: Moment::START,
             turns: Turns::default(),
         }
     }
@@ -101,22 +130,57 @@ impl Ledger {
         !self.turns.tickets.is_empty()
     }
 
-    /// Replaces the policy. The limits of time start anew, and the leases stay.
-    pub(crate) fn replace_policy(&mut self, plan: Arc<Plan>, now: Moment) {
-        let new = Self::new(plan, now.max(self.latest));
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Compares the policy of a call with the ledger's, and adopts it if its revision is later.
+    pub(crate) fn agree(&mut self, plan: &Arc<Plan>, revision: u64, now: Moment) -> Agreement {
+        let is_same = plan.policy() == self.plan.policy();
+        match revision.cmp(&self.revision) {
+            Ordering::Less => Agreement::Differs,
+            Ordering::Equal if is_same => Agreement::Same,
+            Ordering::Equal => Agreement::Differs,
+            Ordering::Greater => {
+                self.revision = revision;
+                if !is_same {
+                    self.set_plan(Arc::clone(plan), now.max(self.latest));
+                }
+                Agreement::Adopted
+            }
+        }
+    }
+
+    /// Replaces the policy. Each limit of time takes over the usage of its counterpart, and the leases stay. Replicas that wait lose
+    /// their tickets, which have the costs of the former limits, and ask again.
+    fn set_plan(&mut self, plan: Arc<Plan>, now: Moment) {
+        let new = Self::new(plan, self.revision, now);
         let old = std::mem::replace(self, new);
+        let (former, limits) = (old.plan.limits(), self.plan.limits());
         self.fence = old.fence;
         self.leases = old.leases;
         self.by_expiry = old.by_expiry;
-        // The costs of a lease belong to limits that are gone. It takes one place of each new concurrency limit.
-        let places: Arc<[u64]> = self
-            .limits
-            .iter()
-            .map(|limit| u64::from(limit.places().is_some()))
-            .collect();
+        let ratio = UsageCarryOver::AsIs.ratio(1, 1);
+        let mut states: Vec<_> = old.limits.into_iter().map(Some).collect();
+        let counterparts = counterparts(former, limits).into_iter().enumerate();
+        for (index, counterpart) in
+            counterparts.filter(|(index, _)| !limits[*index].counts_places())
+        {
+            let taken = counterpart.and_then(|of| Some((former[of], states[of].take()?)));
+            match taken {
+                Some((limit, state)) if limit == limits[index] => self.limits[index] = state,
+                Some((_, state)) => self.limits[index].take_over(now, &state, ratio),
+                None => {}
+            }
+        }
         for lease in self.leases.values_mut() {
-            lease.costs.clone_from(&places);
-            charge(&mut self.limits, self.latest, &lease.costs, 1);
+            let cost = |limit: &Limit| match place_counterpart(former, limit) {
+                _ if !limit.counts_places() => 0,
+                Some(index) => lease.costs[index],
+                None => 1, // the lease is from before the former policy
+            };
+            lease.costs = limits.iter().map(cost).collect();
+            charge(&mut self.limits, now, &lease.costs, 1);
         }
     }
 
@@ -128,7 +192,8 @@ impl Ledger {
             .map(|limit| limit.forgettable_at(self.latest))
             .max()
             .unwrap_or(self.latest)
-            .max(self.turns.forgettable_at());
+            .max(self.turns.forgettable_at())
+            .max(self.policy_kept_until);
         self.by_expiry
             .last()
             .map_or(limits, |(last, _)| limits.max(*last))
@@ -139,6 +204,9 @@ impl Ledger {
     pub(crate) fn call(&mut self, now: Moment, call: &Call) -> (Reply, Offer) {
         let now = now.max(self.latest);
         self.latest = now;
+        if call.keeps_policy {
+            self.policy_kept_until = now.plus(Call::KEEPS_POLICY_FOR);
+        }
         let reclaimed = self.reclaim(now);
         let returned = call
             .returns
@@ -441,6 +509,27 @@ impl Ledger {
     }
 }
 
+impl<'a> Encoded<'a> {
+    /// Reads the policy.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Damaged> {
+        let (head, mut rest) = bytes.split_at_checked(HEAD).ok_or(Damaged)?;
+        let version = head[0];
+        if !(2..=VERSION).contains(&version) || head[1..] != checksum(rest).to_le_bytes() {
+            return Err(Damaged);
+        }
+        let length = usize::try_from(take(&mut rest)?).map_err(|_| Damaged)?;
+        let (text, mut rest) = rest.split_at_checked(length).ok_or(Damaged)?;
+        let text = std::str::from_utf8(text).map_err(|_| Damaged)?;
+        let revision = if version >= 4 { take(&mut rest)? } else { 0 };
+        Ok(Self {
+            version,
+            text,
+            revision,
+            rest,
+        })
+    }
+}
+
 /// As bytes.
 impl Ledger {
     /// As bytes. `text` is the policy's.
@@ -448,6 +537,7 @@ impl Ledger {
         let mut bytes = vec![0; HEAD];
         put(&mut bytes, text.len() as u64);
         bytes.extend_from_slice(text.as_bytes());
+        put(&mut bytes, self.revision);
         put(&mut bytes, self.latest.nanos());
         put(&mut bytes, self.latest.since(self.reset_at));
         put(&mut bytes, self.fence);
@@ -462,24 +552,11 @@ impl Ledger {
         bytes
     }
 
-    /// From bytes, with the plan of a policy and its text. If the bytes were written with another policy, the text of that policy is
-    /// returned too, and the ledger has [replaced](Ledger::replace_policy) it.
-    pub(crate) fn decode(
-        plan: &Arc<Plan>,
-        text: &str,
-        now: Moment,
-        bytes: &[u8],
-    ) -> Result<(Self, Option<String>), Damaged> {
-        let (head, mut rest) = bytes.split_at_checked(HEAD).ok_or(Damaged)?;
-        let version = head[0];
-        if !(2..=VERSION).contains(&version) || head[1..] != checksum(rest).to_le_bytes() {
-            return Err(Damaged);
-        }
-        let bytes = &mut rest;
-        let length = usize::try_from(take(bytes)?).map_err(|_| Damaged)?;
-        let (stored, after) = bytes.split_at_checked(length).ok_or(Damaged)?;
-        *bytes = after;
-        let mut ledger = Self::new(Arc::clone(plan), Moment::from_nanos(take(bytes)?));
+    /// From bytes, with the plan of their policy.
+    pub(crate) fn decode(plan: Arc<Plan>, encoded: Encoded<'_>) -> Result<Self, Damaged> {
+        let (bytes, version) = (&mut { encoded.rest }, encoded.version);
+        let latest = Moment::from_nanos(take(bytes)?);
+        let mut ledger = Self::new(plan, encoded.revision, latest);
         ledger.reset_at = Moment::from_nanos(
             ledger
                 .latest
@@ -488,26 +565,16 @@ impl Ledger {
                 .ok_or(Damaged)?,
         );
         ledger.fence = take(bytes)?;
-        let limits = ledger.take_leases(bytes)?;
+        ledger.take_leases(bytes)?;
         if version >= 3 {
-            ledger.take_tickets(bytes, limits)?;
-        }
-        if ledger.latest > Moment::LAST {
-            return Err(Damaged);
-        }
-        if stored != text.as_bytes() {
-            ledger.replace_policy(Arc::clone(plan), now);
-            return Ok((
-                ledger,
-                Some(String::from_utf8(stored.to_vec()).map_err(|_| Damaged)?),
-            ));
+            ledger.take_tickets(bytes)?;
         }
         for limit in &mut ledger.limits {
             take_limit(bytes, limit)?;
         }
         ledger.occupy_places()?;
-        if bytes.is_empty() {
-            Ok((ledger, None))
+        if bytes.is_empty() && ledger.latest <= Moment::LAST {
+            Ok(ledger)
         } else {
             Err(Damaged)
         }
@@ -531,9 +598,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of limits.
-    fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<u64, Damaged> {
+    fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<(), Damaged> {
         let limits = take(bytes)?;
+        if limits != self.limits.len() as u64 {
+            return Err(Damaged);
+        }
         let mut leases: Vec<(LeaseId, Lease)> = Vec::new();
         let mut costs = Vec::new();
         for _ in 0..take(bytes)? {
@@ -562,7 +631,7 @@ impl Ledger {
             .map(|(id, lease)| (lease.expires_at, *id))
             .collect();
         self.leases = leases.into_iter().collect();
-        Ok(limits)
+        Ok(())
     }
 
     fn put_tickets(&self, bytes: &mut Vec<u8>) {
@@ -592,7 +661,7 @@ impl Ledger {
         }
     }
 
-    fn take_tickets(&mut self, bytes: &mut &[u8], limits: u64) -> Result<(), Damaged> {
+    fn take_tickets(&mut self, bytes: &mut &[u8]) -> Result<(), Damaged> {
         self.turns.tail = Moment::from_nanos(take(bytes)?);
         let count = take(bytes)?;
         if count > MAX_TICKETS as u64 {
@@ -605,7 +674,11 @@ impl Ledger {
                 wanted: next()?,
                 ..TurnTicket::default()
             };
-            ticket.costs = (0..limits).map(|_| next()).collect::<Result<_, _>>()?;
+            ticket.costs = self
+                .limits
+                .iter()
+                .map(|_| next())
+                .collect::<Result<_, _>>()?;
             ticket.granted = next()?;
             ticket.asked_at = Moment::from_nanos(next()?);
             ticket.due = Some(Moment::from_nanos(next()?)).filter(|due| *due != Moment::START);

@@ -33,7 +33,7 @@ use crate::policy::Limit;
 use crate::strategy::{Counts, Moment};
 
 use call::{BackOff, Calls, Carrier, Random};
-use debts::Debts;
+use debts::{Debts, translate};
 use denial::{Denials, denied};
 use prefetch::{Prefetch, UnusedUnits};
 
@@ -51,31 +51,38 @@ const MAX_CALL: usize = 1_000;
 pub(crate) struct SessionOptions {
     /// A random number of this process and limiter.
     pub(crate) holder: u64,
-    /// The TTL of leases.
-    pub(crate) ttl: NonZeroU64,
     /// After how long a permit is reclaimed although its holder is alive.
     pub(crate) max_hold: Option<u64>,
     /// How long a reply is awaited.
     pub(crate) deadline: u64,
-    /// How often the store is asked again while a place is awaited, without a message.
-    pub(crate) polls_every: u64,
-    /// Whether the store reports that the turn of this process has come.
-    pub(crate) hears_turns: bool,
     /// After a failed call, the longest time until the store is asked again.
     pub(crate) longest_back_off: u64,
     pub(crate) on_down: OnStoreDown,
     /// The plan of [`OnStoreDown::Local`].
     pub(crate) fallback: Option<Arc<Plan>>,
-    pub(crate) replaces_policy: bool,
     /// The name of the store, for errors.
     pub(crate) store: Arc<str>,
-    pub(crate) prefetch: Option<PrefetchOptions>,
+}
+
+/// A policy of a limiter, and what follows from it. All times are nanoseconds.
+#[derive(Debug)]
+pub(crate) struct PolicyTerms {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) revision: u64,
+    /// The TTL of leases.
+    pub(crate) ttl: NonZeroU64,
+    /// How often the store is asked again while a place is awaited, without a message.
+    pub(crate) polls_every: u64,
+    /// Whether the store reports that the turn of this process has come.
+    pub(crate) hears_turns: bool,
+    pub(crate) prefetch: PrefetchOptions,
 }
 
 #[derive(Debug)]
 pub(crate) struct StoreSession {
     scope: Scope,
     options: SessionOptions,
+    terms: Arc<PolicyTerms>,
     /// The places that the store has granted to this process.
     pub(crate) gate: Gate,
     grants: StoredGrants,
@@ -87,8 +94,6 @@ pub(crate) struct StoreSession {
     prefetch: Prefetch,
     /// For each limit, the end of the latest ban that was reported here, by the store's clock.
     bans: BTreeMap<usize, u64>,
-    /// The policy, as text, that the store has and the next call replaces.
-    replaced: Option<String>,
     carrier: Carrier,
 }
 
@@ -107,28 +112,50 @@ impl StoreSession {
     pub(crate) fn new(
         scope: Scope,
         first_lease: u64,
-        plan: Arc<Plan>,
+        terms: Arc<PolicyTerms>,
         now: Moment,
         options: SessionOptions,
     ) -> Self {
         Self {
             scope,
-            gate: Gate::of_store(plan, now, options.ttl),
+            gate: Gate::of_store(Arc::clone(&terms.plan), now, terms.ttl),
             grants: StoredGrants::default(),
             debts: Debts::default(),
             fallback: LocalFallback::default(),
             calls: Calls::new(first_lease, options.deadline),
             back_off: BackOff::default(),
             denials: Denials::default(),
-            prefetch: Prefetch::new(options.prefetch.unwrap_or_default()),
+            prefetch: Prefetch::new(terms.prefetch),
             bans: BTreeMap::new(),
-            replaced: None,
             carrier: Carrier {
                 due: Moment::START,
                 wakes_at: Moment::NEVER,
             },
             options,
+            terms,
         }
+    }
+
+    /// The revision of its policy.
+    pub(crate) fn revision(&self) -> u64 {
+        self.terms.revision
+    }
+
+    /// Replaces its policy by a later revision. What the store has replied to calls under the former one no longer holds, except
+    /// its grants. The store refunds nothing that it granted under the former policy, so prefetched units are lost.
+    pub(crate) fn adopt(&mut self, terms: &Arc<PolicyTerms>, now: Moment) {
+        let former = self.gate.limits().policy().clone();
+        let (former, limits) = (former.limits(), terms.plan.limits());
+        self.debts.translate(former, limits);
+        if let Some(call) = &mut self.calls.in_flight {
+            translate(&mut call.settlements, former, limits);
+        }
+        self.gate
+            .set_stored_plan(Arc::clone(&terms.plan), now, terms.ttl);
+        self.denials = Denials::default();
+        self.bans.clear();
+        self.prefetch = Prefetch::new(terms.prefetch);
+        self.terms = Arc::clone(terms);
     }
 
     /// The session at this instant, to give it an input.
@@ -165,13 +192,9 @@ impl StoreSession {
         Random(self.options.holder ^ self.calls.generation)
     }
 
-    /// The TTL of leases in the store, in nanoseconds; 0 if the policy has no places.
+    /// The TTL of leases in the store, in nanoseconds. There may be some from a former policy.
     pub(crate) fn lease_ttl(&self) -> u64 {
-        if self.gate.holds_places() {
-            self.options.ttl.get()
-        } else {
-            0
-        }
+        self.terms.ttl.get()
     }
 }
 
@@ -306,17 +329,20 @@ impl StoreSession {
             self.gate
                 .set_own_ttl(index, fence, now, NonZeroU64::MIN, true);
         } else if let Some(left) = NonZeroU64::new(renewed_until.since(sent_at)) {
-            let ttl = left.min(self.options.ttl);
+            let ttl = left.min(self.terms.ttl);
             self.gate.set_own_ttl(index, fence, sent_at, ttl, true);
         }
     }
 
-    /// Gives a grant that no request takes back to the store.
-    fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
+    /// Gives a grant that no request takes back to the store. `charged`: `None` for a grant under a former policy, of which the store
+    /// refunds nothing.
+    fn decline(&mut self, number: u64, charged: Option<Box<[u64]>>, granted_at: u64) {
         if self.gate.holds_places() {
             self.debts.returns.push(number);
         }
-        self.decline_units(charged, granted_at);
+        if let Some(charged) = charged {
+            self.decline_units(charged, granted_at);
+        }
     }
 
     /// Gives prefetched units that are not needed back to the store.

@@ -21,7 +21,7 @@ use crate::contain_panic::contain_panic;
 use crate::core::effects::Errand;
 use crate::core::request::{Costs, Refused};
 use crate::core::schedule::Enqueued;
-use crate::core::session::{CallAnswer, CallFailed, SessionStep, Trip};
+use crate::core::session::{CallAnswer, CallFailed, PolicyTerms, SessionStep, Trip};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::exchange::{Reply, Scope};
@@ -34,7 +34,7 @@ use crate::snapshot::LimitStatus;
 use crate::store::background::background;
 use crate::strategy::Moment;
 
-pub(crate) use self::link::StoreLink;
+pub(crate) use self::link::{FollowsStore, StoreLink};
 
 /// A manager that was opened with a session has a link, and a session for ever.
 const NO_STORE: &str = "the limits are in a store";
@@ -70,6 +70,7 @@ impl<'a> AtStore<'a> {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
+        self.link().note_use();
         let mut waker = Some(waker.clone());
         let mut visit = self.0.visit();
         let request = options.request(Moment::NEVER);
@@ -112,8 +113,21 @@ impl<'a> AtStore<'a> {
     }
 
     async fn peek(self, costs: Option<Costs<'_>>) -> Result<Reply, StoreError> {
-        let call = self.note_in_session(|step| step.session.peek(costs));
-        self.link().call(call).await.map_err(|failed| failed.error)
+        loop {
+            let call = self.note_in_session(|step| step.session.peek(costs));
+            let revision = call.revision;
+            let answer = self.link().call(call).await;
+            // The reply concerns the policy that this process had before.
+            if self.note_in_session(|step| step.session.revision()) == revision {
+                return answer.map_err(|failed| failed.error);
+            }
+        }
+    }
+
+    /// Replaces the policy by a later revision.
+    pub(crate) fn adopt(self, terms: &Arc<PolicyTerms>) {
+        self.0
+            .control(|schedule, now, effects| schedule.adopt(now, terms, effects));
     }
 
     /// Resets the limits of this key. Earlier charges of this process reach the store before the reset, or never.
@@ -201,6 +215,7 @@ impl<'a> AtStore<'a> {
 
 async fn carry(manager: Arc<Manager>) {
     let store = manager.at_store();
+    store.link().note_use();
     let mut granted = 0;
     let mut trip = store.next_trip(0, granted);
     loop {
@@ -268,14 +283,7 @@ async fn renew(manager: Weak<Manager>, ttl: Duration) {
                         step.renewed(sent_at, &renewal, &reply);
                     });
                 }),
-                Ok(Err(failed)) => {
-                    store.note_in_session(|step| {
-                        let replaced = renewal.call.replaces_policy;
-                        step.session.replaces_next(&failed.error, replaced)
-                    });
-                    next = retry;
-                }
-                Err(_) => next = retry,
+                Ok(Err(_)) | Err(_) => next = retry,
             }
             if several {
                 sleep(between).await;

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Keys, SharedBy, SharedLimiter};
+use super::keys::Keys;
+use super::policy::{PolicyInForce, TermOptions, is_never_prefetched};
+use super::{SharedBy, SharedLimiter};
 use crate::builder::queue_options;
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
-use crate::core::session::{PrefetchOptions, SessionOptions};
+use crate::core::session::SessionOptions;
 use crate::error::{ConfigError, StoreError};
 use crate::exchange::OnStoreDown;
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
 use crate::observe::{FormatKey, KeyedObservers, LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
-use crate::store::{Release, ReleaseListener, Store};
-use crate::strategy::Counts;
+use crate::store::Store;
 
 /// Builds a [`SharedLimiter`] with options. [`SharedLimiter::builder`] returns it.
 ///
@@ -48,7 +49,7 @@ pub struct SharedLimiterBuilder {
     poll_every: Duration,
     probe_every: Duration,
     on_store_down: OnStoreDown,
-    replaces_policy: bool,
+    revision: u64,
     /// The maximum number of prefetched units, and how long they are kept.
     prefetch: Option<(u64, Duration)>,
     observer: Observers,
@@ -72,7 +73,7 @@ impl SharedLimiter {
             poll_every: Duration::from_millis(20),
             probe_every: Duration::from_secs(1),
             on_store_down: OnStoreDown::Error,
-            replaces_policy: false,
+            revision: 0,
             prefetch: None,
             observer: Observers::NONE,
         }
@@ -166,12 +167,36 @@ impl SharedLimiterBuilder {
     }
 
     setters! {
-        /// Replaces the policy of a key for which the store has a different one, and drops the usage of the former policy.
-        /// Processes with the former policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests and
-        /// renewals replace the policy. A [check](SharedLimiter::check) does not, and gets that error until it is replaced. An
-        /// observer gets an [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more
-        /// call.
-        pub replace_policy() => replaces_policy = true;
+        /// Sets the revision of the policy, 0 to 2^64 - 1. Defaults to 0. To change the policy, deploy the program with another policy
+        /// and a higher revision.
+        ///
+        /// Of two policies for one limiter, the one of the higher revision applies in all processes. A process with a lower revision
+        /// adopts the policy that it finds in the store, and one with a higher revision replaces the policy there, as
+        /// [`SharedLimiter::set_policy`] does. So processes of both versions may run at the same time, in any order, and a process
+        /// that is started with an old version changes nothing. Two policies of the same revision are
+        /// [an error](crate::store::StoreError::PolicyDiffers) for the requests of the second one.
+        ///
+        /// The store keeps a policy with a revision for the empty key, which is then [listed](SharedLimiter::keys) although it was not
+        /// used.
+        ///
+        /// A policy that was set at run time by [`SharedLimiter::set_policy`] has a revision, too: one more than the highest before.
+        ///
+        /// ```
+        /// use tollgate::SharedLimiter;
+        /// use tollgate::store::MemoryStore;
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let store = MemoryStore::new();
+        /// let new = SharedLimiter::builder(store.clone(), "api", "100/s").revision(2).build()?;
+        /// let old = SharedLimiter::builder(store, "api", "500/s").revision(1).build()?;
+        /// new.acquire().await?;
+        /// old.acquire().await?;
+        /// assert_eq!((old.policy().to_string(), old.revision()), ("100/s".to_owned(), 2));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub revision(revision: u64) => revision = revision;
     }
 
     queue_options!();
@@ -228,7 +253,7 @@ impl SharedLimiterBuilder {
             .supports(plan.policy())
             .map_err(|error| ConfigError::Store(Box::new(error)))?;
         if self.prefetch.is_some() {
-            let unfit = |limit: &Limit| limit.counts_places() || limit.counts() != Counts::Cost;
+            let unfit = is_never_prefetched;
             let reason = "prefetch is for units of the plain cost, not for places";
             check_limits(&*store, &plan, unfit, reason)?;
         }
@@ -246,41 +271,42 @@ impl SharedLimiterBuilder {
             format: FORMAT_KEY,
         });
         let keys = Arc::<Keys>::default();
+        let holder = Uuid::new_v4().as_u64_pair().0;
+        let options_of_terms = TermOptions {
+            holder,
+            lease: self.lease,
+            poll_every: self.poll_every,
+            prefetch: self.prefetch,
+        };
+        let policy = Arc::new(PolicyInForce::new(
+            Arc::clone(&store),
+            Arc::clone(&name),
+            options_of_terms,
+            Arc::clone(&keys),
+            (plan, self.revision),
+        ));
+        let session = SessionOptions {
+            holder,
+            max_hold: self.max_hold.map(|max| nonzero_nanos(max).get()),
+            deadline: nonzero_nanos(self.deadline).get(),
+            longest_back_off: nonzero_nanos(longest_pause).get(),
+            on_down: self.on_store_down,
+            fallback,
+            store: store.name().into(),
+        };
         let link = Arc::new(StoreLink::new(
             store,
             name,
             self.deadline,
             longest_pause,
             observer,
-            Arc::clone(&keys) as _,
+            Arc::clone(&policy) as _,
         ));
-        let holder = Uuid::new_v4().as_u64_pair().0;
-        let heard = move |keys: &Keys, release: Release<'_>| keys.heard(release, holder);
-        let listener = ReleaseListener::new(&keys, heard);
-        let hears = plan.holds_places() && link.store.listen(&link.name, listener);
-        let poll_every = self.poll_every.saturating_mul(if hears { 50 } else { 1 });
-        let session = SessionOptions {
-            holder,
-            ttl: plan.ttl().unwrap_or(nonzero_nanos(self.lease)),
-            max_hold: self.max_hold.map(|max| nonzero_nanos(max).get()),
-            deadline: nonzero_nanos(self.deadline).get(),
-            polls_every: nonzero_nanos(poll_every).get(),
-            hears_turns: hears,
-            longest_back_off: nonzero_nanos(longest_pause).get(),
-            on_down: self.on_store_down,
-            fallback,
-            replaces_policy: self.replaces_policy,
-            store: link.store.name().into(),
-            prefetch: self.prefetch.map(|(max, kept_for)| PrefetchOptions {
-                max,
-                kept_for: nonzero_nanos(kept_for).get(),
-            }),
-        };
         let shared = Arc::new(SharedBy {
             link,
-            plan,
             options,
             session,
+            policy,
             keys,
             driver: SharedDriver::new(false),
         });

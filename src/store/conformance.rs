@@ -125,8 +125,15 @@ claims! {
     /// The fences of a key rise with every grant, for all holders, and also after a reset; they are at least the microseconds
     /// since 1970.
     leases::fences_rise_over_holders_and_resets;
-    /// A call with another policy than that of the key is an error, unless the call replaces the policy or the state has expired.
-    keys::another_policy_is_an_error_or_replaces_the_stored_one;
+    /// A call with another policy than that of the key replaces it if its revision is higher. Otherwise it is an error, unless the state
+    /// has expired.
+    keys::a_later_revision_replaces_the_policy_and_others_are_an_error;
+    /// A limit that replaces another one starts with what is used of it.
+    keys::usage_is_carried_over_to_a_later_revision;
+    /// Leases outlive a change of the policy, also one to a policy without places.
+    keys::leases_are_carried_over_to_a_later_revision;
+    /// A policy that a call keeps is there later, although nothing was granted.
+    keys::a_policy_that_is_to_be_kept_is_kept;
     /// All keys of a limiter are listed, page by page, and no keys of another limiter.
     keys::keys_are_listed_page_by_page;
     /// After a reset a key has all its units, its leases are lost, and other keys are as before.
@@ -184,7 +191,10 @@ macro_rules! __conformance_tests {
             a_lease_that_was_not_renewed_is_reclaimed
             renewals_extend_leases
             fences_rise_over_holders_and_resets
-            another_policy_is_an_error_or_replaces_the_stored_one
+            a_later_revision_replaces_the_policy_and_others_are_an_error
+            usage_is_carried_over_to_a_later_revision
+            leases_are_carried_over_to_a_later_revision
+            a_policy_that_is_to_be_kept_is_kept
             keys_are_listed_page_by_page
             a_reset_key_is_as_new
             nothing_is_refunded_of_grants_from_before_a_reset

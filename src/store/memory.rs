@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::{KeyPage, Listeners, ReleaseListener, Store, StoreFuture};
-use crate::core::ledger::{Ledger, Offer};
+use crate::core::ledger::{Agreement, Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::lock::Lock;
@@ -111,21 +111,23 @@ const NAME: &str = "in memory";
 
 impl KeptState {
     fn ledger(&mut self, now: Moment, call: &Call) -> Result<&mut Ledger, StoreError> {
-        let plan = || super::plan(&call.policy);
         let ledger = match self.ledgers.entry(call.scope.clone()) {
-            Entry::Vacant(vacant) => vacant.insert(Ledger::new(plan()?, now)),
+            Entry::Vacant(vacant) => {
+                let plan = super::plan(&call.policy)?;
+                return Ok(vacant.insert(Ledger::new(plan, call.revision, now)));
+            }
             Entry::Occupied(occupied) => occupied.into_mut(),
         };
-        let stored = ledger.plan().policy();
-        if *stored == call.policy {
+        let stored = ledger.plan();
+        if *stored.policy() == call.policy && ledger.revision() == call.revision {
             return Ok(ledger);
         }
+        let plan = super::plan(&call.policy)?;
         if ledger.forgettable_at() <= now {
-            *ledger = Ledger::new(plan()?, now);
-        } else if call.replaces_policy {
-            ledger.replace_policy(plan()?, now);
-        } else {
-            return Err(StoreError::policy_differs(call, stored.to_string()));
+            *ledger = Ledger::new(plan, call.revision, now);
+        } else if ledger.agree(&plan, call.revision, now) == Agreement::Differs {
+            let stored = ledger.plan().policy().to_string();
+            return Err(StoreError::policy_differs(call, stored, ledger.revision()));
         }
         Ok(ledger)
     }

@@ -58,6 +58,8 @@ pub struct MysqlStore {
 pub struct MysqlStoreOptions {
     creates_tables: bool,
     timeout: Duration,
+    #[cfg(feature = "mysql-tls")]
+    root_certificates: Option<Vec<u8>>,
 }
 
 impl Default for MysqlStoreOptions {
@@ -74,6 +76,8 @@ impl MysqlStoreOptions {
         Self {
             creates_tables: true,
             timeout: Duration::from_secs(5),
+            #[cfg(feature = "mysql-tls")]
+            root_certificates: None,
         }
     }
 
@@ -86,19 +90,58 @@ impl MysqlStoreOptions {
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
+    /// Trusts the certificates of this PEM text, and not those of the system. The URL must have `require_ssl=true`.
+    ///
+    /// ```no_run
+    /// use tollgate::store::MysqlStoreOptions;
+    ///
+    /// let authority = std::fs::read("ca.pem")?;
+    /// let url = "mysql://limits@db.example/limits?require_ssl=true";
+    /// let store = MysqlStoreOptions::new().root_certificates(authority).open(url)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "mysql-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "mysql-tls")))]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
     /// A store at this URL, `mysql://user:password@host:port/database`. It does not connect yet.
+    ///
+    /// With `require_ssl=true` and the feature `mysql-tls`, connections use TLS, and the server's certificate and its host name are
+    /// checked.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is not such an address.
+    /// [`StoreError::Unreachable`] if the text is not such an address, if it requires TLS without the feature `mysql-tls`, or if there
+    /// are no certificates to trust.
     pub fn open(self, url: &str) -> Result<MysqlStore, StoreError> {
-        match Opts::from_url(url) {
-            Ok(opts) => Ok(self.open_with(opts)),
-            Err(error) => Err(StoreError::unreachable(NAME, error)),
+        let opts = Opts::from_url(url).map_err(|error| StoreError::unreachable(NAME, error))?;
+        let failed = |error: String| StoreError::unreachable(NAME, error);
+        #[cfg(feature = "mysql-tls")]
+        if let Some(ssl) = opts.ssl_opts().cloned() {
+            super::tls::ensure_provider();
+            let trusted = super::tls::trusted(self.root_certificates.as_deref()).map_err(failed)?;
+            let trusted = trusted.into_iter().map(|root| root.to_vec().into());
+            let ssl = ssl
+                .with_root_certs(trusted.collect())
+                .with_disable_built_in_roots(true);
+            let opts = OptsBuilder::from_opts(opts).ssl_opts(Some(ssl));
+            return Ok(self.open_with(opts.into()));
+        } else if self.root_certificates.is_some() {
+            let missing =
+                "certificates are given, but TLS is not required: add require_ssl=true to the URL";
+            return Err(failed(missing.to_owned()));
         }
+        if opts.ssl_opts().is_some() {
+            let missing = "require_ssl=true needs the feature mysql-tls of tollgate";
+            return Err(failed(missing.to_owned()));
+        }
+        Ok(self.open_with(opts))
     }
 
-    /// A store with these options of mysql_async. The features of that crate provide TLS. The store does not connect yet.
+    /// A store with these options of mysql_async. The store does not connect yet.
     #[must_use]
     pub fn open_with(self, opts: Opts) -> MysqlStore {
         let name = format!(

@@ -1,10 +1,11 @@
 //! A store in PostgreSQL.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::poll_fn;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
@@ -59,6 +60,8 @@ pub struct PostgresStore {
 pub struct PostgresStoreOptions {
     creates_tables: bool,
     timeout: Duration,
+    #[cfg(feature = "postgres-tls")]
+    root_certificates: Option<Vec<u8>>,
 }
 
 impl Default for PostgresStoreOptions {
@@ -73,6 +76,8 @@ impl PostgresStoreOptions {
         Self {
             creates_tables: true,
             timeout: Duration::from_secs(5),
+            #[cfg(feature = "postgres-tls")]
+            root_certificates: None,
         }
     }
 
@@ -85,16 +90,54 @@ impl PostgresStoreOptions {
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
-    /// A store at this URL, or of these [`key=value` pairs](Config), without TLS. It does not connect yet.
+    /// Trusts the certificates of this PEM text, and not those of the system. The URL must have `sslmode=require`.
+    ///
+    /// ```no_run
+    /// use tollgate::store::PostgresStoreOptions;
+    ///
+    /// let authority = std::fs::read("ca.pem")?;
+    /// let url = "postgres://limits@db.example/limits?sslmode=require";
+    /// let store = PostgresStoreOptions::new().root_certificates(authority).open(url)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// A store at this URL, or of these [`key=value` pairs](Config). It does not connect yet.
+    ///
+    /// With `sslmode=require` and the feature `postgres-tls`, connections use TLS, and the server's certificate and its host name are
+    /// checked. Other modes do not use TLS.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the text is not such an address.
+    /// [`StoreError::Unreachable`] if the text is not such an address, if it requires TLS without the feature `postgres-tls`, or if
+    /// there are no certificates to trust.
     pub fn open(self, url: &str) -> Result<PostgresStore, StoreError> {
-        match url.parse() {
-            Ok(config) => Ok(self.open_with(config, NoTls)),
-            Err(error) => Err(StoreError::unreachable(NAME, error)),
+        let failed = |error: Box<dyn Error + Send + Sync>| StoreError::unreachable(NAME, error);
+        let config: Config = url
+            .parse()
+            .map_err(|error: tokio_postgres::Error| failed(error.into()))?;
+        let requires_tls = config.get_ssl_mode() == SslMode::Require;
+        #[cfg(feature = "postgres-tls")]
+        if requires_tls {
+            let tls = tls(self.root_certificates.as_deref()).map_err(failed)?;
+            return Ok(self.open_with(config, tls));
+        } else if self.root_certificates.is_some() {
+            return Err(failed(
+                "certificates are given, but TLS is not required: add sslmode=require to the URL"
+                    .into(),
+            ));
         }
+        if requires_tls {
+            return Err(failed(
+                "sslmode=require needs the feature postgres-tls of tollgate".into(),
+            ));
+        }
+        Ok(self.open_with(config, NoTls))
     }
 
     /// A store at this address, with TLS from one of the crates for tokio-postgres. It does not connect yet.
@@ -122,6 +165,24 @@ impl PostgresStoreOptions {
 }
 
 const NAME: &str = "PostgreSQL";
+
+/// TLS that checks the server by the certificates of this PEM text, or by those of the system.
+#[cfg(feature = "postgres-tls")]
+fn tls(
+    pem: Option<&[u8]>,
+) -> Result<tokio_postgres_rustls::MakeRustlsConnect, Box<dyn Error + Send + Sync>> {
+    let mut roots = rustls::RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(super::tls::trusted(pem)?);
+    if added == 0 {
+        return Err("none of the certificates can be read".into());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(tokio_postgres_rustls::MakeRustlsConnect::new(config))
+}
 
 /// The name of the store, without user and password.
 fn name(config: &Config) -> String {

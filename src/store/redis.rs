@@ -1,5 +1,6 @@
 //! A store in Redis.
 
+mod adoption;
 mod connections;
 mod messages;
 mod names;
@@ -12,7 +13,8 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, Cmd, IntoConnectionInfo, RedisError};
+use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
+use tokio::time::Instant;
 
 use super::rules::PolicyCache;
 use super::serve::ServedListeners;
@@ -20,13 +22,17 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connections::connect_error;
+use adoption::Adoption;
+use connections::{answer_error, connect_error};
 use messages::follow;
 use names::{NAME, Names};
 use script::{MAX_LIMITS, PolicyScript};
 use servers::Servers;
 
 /// A store in Redis or Valkey, from version 5 on. Clones share the store.
+///
+/// With the feature `redis-tls`, an address of `rediss://` connects with TLS. The server's certificate and its host name are checked
+/// by the certificates of the system, or by [given ones](RedisStoreBuilder::root_certificates).
 ///
 /// The store makes no connection before its first call. It then makes one for each tokio runtime that calls, and replaces a
 /// connection that has broken or has not answered in time. Calls outside a runtime fail. A call is never sent twice, unless the
@@ -94,7 +100,9 @@ struct RedisShared {
     servers: Arc<Servers>,
     names: Names,
     listeners: Arc<ServedListeners>,
-    scripts: PolicyCache<PolicyScript>,
+    scripts: PolicyCache<(Policy, u64), PolicyScript>,
+    /// By the text and the revision of the former policy, and by those of the new one.
+    adoptions: PolicyCache<(String, u64, Policy, u64), Adoption>,
 }
 
 /// The options of a [`RedisStore`], which has an example.
@@ -129,13 +137,47 @@ impl RedisStoreBuilder {
         pub timeout(timeout: Duration) => timeout = timeout;
     }
 
+    /// Trusts the certificates of this PEM text, and not those of the system. The address must be `rediss://`.
+    ///
+    /// ```no_run
+    /// use tollgate::store::RedisStore;
+    ///
+    /// let authority = std::fs::read("ca.pem")?;
+    /// let store = RedisStore::builder("rediss://limits.example/").root_certificates(authority).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        let pem = pem.into();
+        self.clients = self.clients.and_then(|clients| {
+            super::tls::trusted(Some(&pem)).map_err(|reason| {
+                let kind = redis::ErrorKind::InvalidClientConfig;
+                RedisError::from((kind, "no certificate to trust", reason))
+            })?;
+            let certificates = redis::TlsCertificates {
+                client_tls: None,
+                root_cert: Some(pem),
+            };
+            let with_tls = |client: Client| {
+                let info = client.get_connection_info().clone();
+                Client::build_with_tls(info, certificates.clone())
+            };
+            clients.into_iter().map(with_tls).collect()
+        });
+        self
+    }
+
     /// Makes the store. It makes no connection yet.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if a text is not the address of a Redis server, or a cluster has no address.
+    /// [`StoreError::Unreachable`] if a text is not the address of a Redis server, if it is `rediss://` without the feature `redis-tls`,
+    /// if there are no certificates to trust, or if a cluster has no address.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         let mut clients = self.clients.map_err(|error| connect_error(NAME, error))?;
+        #[cfg(feature = "redis-tls")]
+        super::tls::ensure_provider();
         let servers = match clients.pop() {
             Some(client) if !self.is_cluster => Servers::one(client, self.timeout),
             Some(client) => {
@@ -149,6 +191,7 @@ impl RedisStoreBuilder {
             names: Names::new(&self.prefix),
             listeners: Arc::default(),
             scripts: PolicyCache::default(),
+            adoptions: PolicyCache::default(),
         };
         Ok(RedisStore {
             shared: Arc::new(shared),
@@ -157,7 +200,8 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// A store at this address, such as `redis://user:password@host:6379/0` or `unix:///run/redis.sock`. It makes no connection yet.
+    /// A store at this address, such as `redis://user:password@host:6379/0`, `rediss://host/` with TLS, or `unix:///run/redis.sock`. It
+    /// makes no connection yet.
     ///
     /// # Errors
     ///
@@ -171,7 +215,7 @@ impl RedisStore {
         RedisStoreBuilder::new(Client::open(address).map(|client| vec![client]), false)
     }
 
-    /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with TLS.
+    /// A store that uses this client of the crate [`redis`](https://docs.rs/redis) 1, for instance with a client certificate.
     ///
     /// ```
     /// use tollgate::store::RedisStore;
@@ -203,12 +247,54 @@ impl RedisStore {
 }
 
 impl RedisShared {
-    fn script(&self, policy: &Policy) -> Result<Arc<PolicyScript>, StoreError> {
-        self.scripts.get(policy, || {
+    fn script(&self, policy: &Policy, revision: u64) -> Result<Arc<PolicyScript>, StoreError> {
+        self.scripts.get((policy.clone(), revision), || {
             super::check_supported(NAME, policy)?;
             super::plan(policy)?;
-            PolicyScript::new(policy)
+            PolicyScript::new(policy, revision)
         })
+    }
+
+    /// Replaces the policy of the key by that of the call, if its revision is higher than that of the one that differs.
+    async fn adopt(
+        &self,
+        call: &Call,
+        state: &str,
+        differs: StoreError,
+        by: Instant,
+    ) -> Result<(), StoreError> {
+        let StoreError::PolicyDiffers {
+            stored,
+            stored_revision,
+            ..
+        } = &differs
+        else {
+            return Err(differs);
+        };
+        let (former_revision, new) = (*stored_revision, (&call.policy, call.revision));
+        if former_revision >= call.revision {
+            return Err(differs);
+        }
+        let key = (
+            stored.clone(),
+            former_revision,
+            call.policy.clone(),
+            call.revision,
+        );
+        let adoption = self.adoptions.get(key, || {
+            let former = super::read_policy(stored)?;
+            Adoption::new((&former, former_revision), new)
+        });
+        let adoption = adoption.map_err(|source| differs.unknown_policy(source))?;
+        let keys = names::all(state.to_owned(), adoption.logs);
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&adoption.script.hash).arg(keys.len()).arg(&keys);
+        let script = Some(&*adoption.script.text);
+        match self.servers.send(&cmd, state, script, by).await? {
+            Value::Int(0 | 1) => Ok(()),
+            Value::Int(3) => Err(StoreError::damaged(&self.servers.store, state)),
+            _ => Err(answer_error(&self.servers.store)),
+        }
     }
 }
 
@@ -218,7 +304,7 @@ impl Store for RedisStore {
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        self.shared.script(policy).map(drop)
+        self.shared.script(policy, 0).map(drop)
     }
 
     fn answers_within(&self) -> Option<Duration> {
@@ -228,20 +314,30 @@ impl Store for RedisStore {
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let script = shared.script(&call.policy)?;
+            let script = shared.script(&call.policy, call.revision)?;
             let keys = wire::keys(&call, &script, &shared.names);
             let mut cmd = Cmd::with_capacity(
                 8 + keys.len(),
                 256 + 16 * (call.returns.len() + call.asks.len()),
             );
             cmd.arg("EVALSHA")
-                .arg(&script.hash)
+                .arg(&script.script.hash)
                 .arg(keys.len())
                 .arg(&keys);
             wire::write_arguments(&mut cmd, &call, &script, &shared.names);
-            let state = &keys[0];
-            let answer = shared.servers.send(&cmd, state, Some(&script.text)).await?;
-            wire::read(&answer, &call, &shared.servers.store, state)
+            let (servers, state) = (&shared.servers, &keys[0]);
+            let by = servers.deadline();
+            loop {
+                let text = Some(&*script.script.text);
+                let answer = servers.send(&cmd, state, text, by).await?;
+                match wire::read(&answer, &call, &servers.store, state) {
+                    // It has not run, so it may be sent again.
+                    Err(differs @ StoreError::PolicyDiffers { .. }) => {
+                        shared.adopt(&call, state, differs, by).await?;
+                    }
+                    reply => return reply,
+                }
+            }
         })
     }
 
@@ -290,12 +386,14 @@ impl Store for RedisStore {
             let state = shared.names.state(&scope);
             let mut cmd = redis::cmd("DEL");
             cmd.arg(names::all(state.clone(), MAX_LIMITS));
-            shared.servers.send(&cmd, &state, None).await?;
+            let by = shared.servers.deadline();
+            shared.servers.send(&cmd, &state, None, by).await?;
             let mut message = redis::cmd("PUBLISH");
             message
                 .arg(shared.names.channel(&scope.limiter))
                 .arg([&names::OF_A_RESET[..], &scope.key[..]].concat());
-            shared.servers.send(&message, &state, None).await.map(drop)
+            let sent = shared.servers.send(&message, &state, None, by).await;
+            sent.map(drop)
         })
     }
 

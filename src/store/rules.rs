@@ -4,10 +4,11 @@
 mod tests;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::core::gate::plan::Plan;
-use crate::core::ledger::{Damaged, Ledger, Offer};
+use crate::core::ledger::{Agreement, Damaged, Encoded, Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
 use crate::lock::Lock;
@@ -24,7 +25,7 @@ use crate::strategy::Moment;
 /// not keep past grants: too little is refunded, never too much.
 pub struct Rules {
     store: String,
-    policies: PolicyCache<PolicyRules>,
+    policies: PolicyCache<Policy, PolicyRules>,
 }
 
 /// The state that a store keeps for a key.
@@ -56,7 +57,7 @@ pub struct Decided {
 
 /// A cache of data that a store has made from the policies of recent calls.
 #[derive(Debug)]
-pub(super) struct PolicyCache<T>(Lock<HashMap<Policy, Arc<T>>>);
+pub(super) struct PolicyCache<K, T>(Lock<HashMap<K, Arc<T>>>);
 
 /// A policy as the rules need it for each call.
 struct PolicyRules {
@@ -129,8 +130,11 @@ impl Rules {
         }
         let now = Moment::from_nanos(now).min(Moment::LAST);
         let state = state.filter(|state| !state.bytes.is_empty());
-        let (mut ledger, replaced) = match state {
-            None => (Ledger::new(Arc::clone(&policy.plan), now), false),
+        let (mut ledger, adopted) = match state {
+            None => (
+                Ledger::new(Arc::clone(&policy.plan), call.revision, now),
+                false,
+            ),
             Some(state) => self.read(&policy, now, state, call)?,
         };
         let (reply, Offer { turns, next }) = ledger.call(now, call);
@@ -141,12 +145,16 @@ impl Rules {
         // A bucket that starts low fills from the first call on, whatever the answer to that call was. If the state were not
         // kept, each call would find a new bucket.
         let begins = state.is_none() && expires_at > now;
+        // Each call of each process keeps the policy longer: not all are written.
+        let enough = now.plus(Call::KEEPS_POLICY_FOR / 2).nanos();
+        let keeps = call.keeps_policy && state.is_some_and(|state| state.expires_at < enough);
         let changed = reply.granted > 0
             || reply.reclaimed > 0
             || brings > 0
             || counts_denials
-            || replaced
+            || adopted
             || begins
+            || keeps
             || !turns.is_empty()
             || ledger.has_tickets() && (!call.asks.is_empty() || call.waits_no_more);
         let state = changed.then(|| KeyState {
@@ -162,14 +170,14 @@ impl Rules {
     }
 
     fn policy_rules(&self, policy: &Policy) -> Result<Arc<PolicyRules>, StoreError> {
-        self.policies.get(policy, || {
+        self.policies.get(policy.clone(), || {
             let plan = super::plan(policy)?;
             let text = policy.to_string();
             Ok(PolicyRules { plan, text })
         })
     }
 
-    /// Reads the ledger. Also returns whether it was continued under another policy.
+    /// Reads the ledger. Also returns whether it has adopted the policy of the call.
     fn read(
         &self,
         policy: &PolicyRules,
@@ -178,29 +186,44 @@ impl Rules {
         call: &Call,
     ) -> Result<(Ledger, bool), StoreError> {
         let PolicyRules { plan, text } = policy;
-        let at = || format!("{:?}", call.scope);
-        let damaged = |Damaged| StoreError::damaged(&self.store, &at());
-        let (ledger, other) = Ledger::decode(plan, text, now, &state.bytes).map_err(damaged)?;
-        match other {
-            Some(stored) if !call.replaces_policy && now.nanos() < state.expires_at => {
-                Err(StoreError::policy_differs(call, stored))
-            }
-            other => Ok((ledger, other.is_some())),
+        let damaged = |Damaged| StoreError::damaged(&self.store, &format!("{:?}", call.scope));
+        let encoded = Encoded::read(&state.bytes).map_err(damaged)?;
+        let (is_same, revision) = (encoded.text == *text, encoded.revision);
+        if !is_same && now.nanos() >= state.expires_at {
+            return Ok((Ledger::new(Arc::clone(plan), call.revision, now), true));
         }
+        let differs = || {
+            let stored = encoded.text.to_owned();
+            StoreError::policy_differs(call, stored, revision)
+        };
+        if call.revision < revision || call.revision == revision && !is_same {
+            return Err(differs());
+        }
+        if is_same {
+            let mut ledger = Ledger::decode(Arc::clone(plan), encoded).map_err(damaged)?;
+            let agreement = ledger.agree(plan, call.revision, now);
+            return Ok((ledger, agreement == Agreement::Adopted));
+        }
+        let stored = super::read_policy(encoded.text);
+        let stored = stored.and_then(|stored| self.policy_rules(&stored));
+        let stored = stored.map_err(|source| differs().unknown_policy(source))?;
+        let mut ledger = Ledger::decode(Arc::clone(&stored.plan), encoded).map_err(damaged)?;
+        ledger.agree(plan, call.revision, now);
+        Ok((ledger, true))
     }
 }
 
-impl<T> PolicyCache<T> {
+impl<K: Eq + Hash, T> PolicyCache<K, T> {
     /// The most policies that are kept, which is more than a program is expected to have.
     const MAX: usize = 1_000;
 
-    /// Returns the data made from this policy. If there is none yet, `make` makes it now.
+    /// Returns the data of this policy, or of these policies. If there is none yet, `make` makes it now.
     pub(super) fn get(
         &self,
-        policy: &Policy,
+        policy: K,
         make: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<Arc<T>, StoreError> {
-        if let Some(made) = self.0.lock().get(policy) {
+        if let Some(made) = self.0.lock().get(&policy) {
             return Ok(Arc::clone(made));
         }
         let made = Arc::new(make()?);
@@ -208,12 +231,12 @@ impl<T> PolicyCache<T> {
         if known.len() >= Self::MAX {
             known.clear();
         }
-        known.insert(policy.clone(), Arc::clone(&made));
+        known.insert(policy, Arc::clone(&made));
         Ok(made)
     }
 }
 
-impl<T> Default for PolicyCache<T> {
+impl<K, T> Default for PolicyCache<K, T> {
     fn default() -> Self {
         Self(Lock::default())
     }

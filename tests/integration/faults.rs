@@ -452,29 +452,23 @@ async fn the_clock_of_a_process_is_an_hour_off(kind: Kind) {
 }
 
 const HOLDER: &str = "TOLLGATE_TEST_HOLDER";
-const LEASES: &str = "2 concurrent ttl 3s";
 
-/// The test program runs itself as the process that is killed.
+/// The test program runs itself as the process that is killed. That process holds a place and is the next in line for another one.
 async fn a_killed_process_gives_its_places_back_within_a_ttl(kind: Kind, url: &str) {
+    const PLACES: &str = "3 concurrent ttl 3s";
     if let Ok(name) = std::env::var(HOLDER) {
         let (name, url) = name.split_once(' ').unwrap();
-        let limiter = SharedLimiter::new(
-            WithClock {
-                store: (kind.open)(url),
-                clock: Clock::Right,
-            },
-            name,
-            LEASES,
-        )
-        .unwrap();
-        let _held = [
-            limiter.acquire().await.unwrap(),
-            limiter.acquire().await.unwrap(),
-        ];
-        println!("\nit holds them");
+        let limiter = kind.process(url, Clock::Right, name, PLACES);
+        let _held = limiter.acquire().await.unwrap();
+        let waits = limiter.acquire_owned();
+        tokio::spawn(async move { drop(waits.await) });
+        sleep(ms(500)).await;
+        println!("\nit holds one and waits");
         return std::future::pending().await;
     }
     let name = uuid::Uuid::new_v4().to_string();
+    let [one, other, third] = [(); 3].map(|()| kind.process(url, Clock::Right, &name, PLACES));
+    let (place, _held) = (one.acquire().await.unwrap(), other.acquire().await.unwrap());
     let test = format!(
         "faults::{}::a_killed_process_gives_its_places_back_within_a_ttl",
         kind.name
@@ -489,30 +483,27 @@ async fn a_killed_process_gives_its_places_back_within_a_ttl(kind: Kind, url: &s
     assert!(
         lines
             .map(Result::unwrap)
-            .any(|line| line == "it holds them")
+            .any(|line| line == "it holds one and waits")
     );
-    let limiter = SharedLimiter::new(
-        WithClock {
-            store: (kind.open)(url),
-            clock: Clock::Right,
-        },
-        name,
-        LEASES,
-    )
-    .unwrap();
+    let waits = other.acquire_owned();
+    let waits = tokio::spawn(async move { (waits.await.unwrap(), Instant::now()) });
     sleep(ms(4_000)).await;
     assert!(
-        matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))),
-        "it renews them"
+        matches!(third.try_acquire().await, Err(TryAcquireError::Denied(_))),
+        "it renews its lease"
     );
     child.kill().unwrap();
     child.wait().unwrap();
-    let start = Instant::now();
-    let _places = [
-        limiter.acquire().await.unwrap(),
-        limiter.acquire().await.unwrap(),
-    ];
-    assert!(start.elapsed() < ms(3_000 + 5_000), "{:?}", start.elapsed());
+    let killed = Instant::now();
+    drop(place);
+    let (_place, granted) = soon("its turn passes", waits).await.unwrap();
+    let passed = granted - killed;
+    println!("{}: its turn has passed after {passed:?}", kind.name);
+    assert!(passed < ms(2_000), "{passed:?}");
+    let _last = soon("its place comes back", other.acquire()).await.unwrap();
+    let back = killed.elapsed();
+    println!("{}: its place is back after {back:?}", kind.name);
+    assert!(back < ms(3_000 + 5_000), "{back:?}");
 }
 
 /// The test starts its own server, kills it under load and starts it again, stops it for longer than the deadline, and makes it refuse

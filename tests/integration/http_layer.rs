@@ -1541,6 +1541,45 @@ async fn a_shared_limiter_reports_the_decision_of_its_store() {
     );
 }
 
+/// Another process raises the policy while requests come: no answer is an error, and all have the new numbers within half a second.
+#[tokio::test(start_paused = true)]
+async fn a_shared_limiter_that_follows_another_policy_answers_with_its_numbers() {
+    let store = MemoryStore::new();
+    let [here, elsewhere] =
+        [(); 2].map(|()| SharedLimiter::new(store.clone(), "api", "sliding log 2/min").unwrap());
+    let service = LimitLayer::new(here)
+        .by(ClientIp::peer())
+        .layer(answers(StatusCode::OK));
+    let numbers = async |peer| {
+        let answer = call(&service, from_peer(peer)).await;
+        let of = |name| field(&answer, name).to_owned();
+        (
+            answer.status().as_u16(),
+            of("ratelimit-policy"),
+            of("ratelimit"),
+        )
+    };
+    let answer = |status, policy: &str, state: &str| (status, policy.to_owned(), state.to_owned());
+    let old = r#""default";q=2;w=60"#;
+    assert_eq!(numbers(1).await, answer(200, old, r#""default";r=1;t=60"#));
+    assert_eq!(numbers(1).await, answer(200, old, r#""default";r=0;t=60"#));
+    assert_eq!(numbers(1).await, answer(429, old, r#""default";r=0;t=60"#));
+    elsewhere
+        .set_policy("sliding log 5/min and 9/h")
+        .await
+        .unwrap();
+    sleep(ms(501)).await;
+    let new = r#""default-1";q=5;w=60, "default-2";q=9;w=3600"#;
+    let (status, policy, state) = numbers(1).await;
+    assert_eq!((status, policy.as_str()), (200, new), "{state}");
+    assert!(state.contains("r=2;t="), "{state}");
+    assert_eq!(
+        numbers(2).await.1,
+        new,
+        "of a key that only this process uses"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_limiter_whose_store_is_down_follows_on_store_down() {
     let local = OnStoreDown::Local("window 1/min".parse().unwrap());

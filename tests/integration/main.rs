@@ -91,6 +91,7 @@ mod shared;
 mod shared_carrier;
 mod shared_faults;
 mod shared_local;
+mod shared_policies;
 #[cfg(any(
     feature = "mysql",
     feature = "postgres",
@@ -110,6 +111,8 @@ mod support;
 mod telemetry_metrics;
 #[cfg(all(feature = "http", feature = "tracing"))]
 mod telemetry_tracing;
+#[cfg(any(feature = "mysql-tls", feature = "postgres-tls", feature = "redis-tls"))]
+mod tls;
 mod totals;
 mod traps;
 #[cfg(feature = "http")]

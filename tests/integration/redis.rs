@@ -546,7 +546,7 @@ async fn any_bytes_are_a_key() {
 }
 
 #[tokio::test]
-async fn another_policy_is_an_error_unless_it_replaces() {
+async fn another_policy_is_an_error_unless_its_revision_is_later() {
     let (_server, url) = any_server();
     let store = store_at(&url, "policies");
     let (old, new) = (
@@ -561,19 +561,52 @@ async fn another_policy_is_an_error_unless_it_replaces() {
         StoreError::PolicyDiffers {
             limiter: "limiter".into(),
             stored,
-            given
+            stored_revision: 0,
+            given,
+            given_revision: 0,
         }
     );
     let replaces = SharedLimiter::builder(store, "limiter", "20/h and 2 concurrent")
-        .replace_policy()
+        .revision(1)
         .build()
         .unwrap();
     assert!(admitted(&replaces).await);
     assert!(new.check(1).await.is_ok());
-    assert!(matches!(
-        old.check(1).await,
-        Err(StoreError::PolicyDiffers { .. })
-    ));
+    assert!(old.check(1).await.is_ok());
+    assert_eq!(old.policy().to_string(), "20/h and 2 concurrent");
+}
+
+#[tokio::test]
+async fn a_policy_of_a_later_version_is_named_and_grants_nothing() {
+    let server = RedisServer::start(&[]);
+    let store = store_at(&server.url(), "later");
+    let first = limiter(&store, "10/h");
+    assert!(admitted(&first).await);
+    let state = query::<Vec<String>>(&server.url(), "KEYS *").remove(0);
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut kept: Vec<u8> = redis::cmd("GET")
+        .arg(&state)
+        .query(&mut connection)
+        .unwrap();
+    assert!(kept.starts_with(b"\x0110/h\0"), "{kept:?}");
+    kept.splice(1..5, *b"7 per blue moon#8");
+    redis::cmd("SET")
+        .arg(&state)
+        .arg(&kept)
+        .exec(&mut connection)
+        .unwrap();
+    for revision in [0, 7, 9] {
+        let builder = SharedLimiter::builder(store.clone(), "limiter", "10/h");
+        let limiter = builder.revision(revision).build().unwrap();
+        let Err(TryAcquireError::Store(error)) = limiter.try_acquire().await else {
+            panic!();
+        };
+        let own = format!("`10/h` (revision {revision})");
+        for part in ["`7 per blue moon` (revision 8)", own.as_str()] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
 }
 
 #[tokio::test]

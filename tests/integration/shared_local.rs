@@ -1,6 +1,7 @@
 //! While the store does not answer, the local fallback decides requests: exactly, in order, and never over its limits.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::faulty::{Faulty, Way};
@@ -223,6 +224,54 @@ async fn a_process_leaves_its_local_fallback_within_probe_every() {
             }
         }
     }
+}
+
+/// What four processes are granted in the second after the store has come back, beside what its limit admits in that second: each
+/// continues under its local fallback until it has found out.
+#[tokio::test(start_paused = true)]
+async fn little_more_than_the_limit_is_granted_in_the_second_after_the_store_comes_back() {
+    const LIMIT: u64 = 400;
+    const PROCESSES: u64 = 4;
+    let mut worst = 0;
+    for way in [Way::Refuses, Way::Cut] {
+        for outage in [2_000, 3_300, 9_100, 31_700, 60_900] {
+            let faulty = Faulty::new();
+            let grants = Arc::new(Mutex::new(Vec::new()));
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..PROCESSES {
+                let share = format!("{}/s burst 1", LIMIT / PROCESSES);
+                let limiter = limiter(&faulty, &format!("{LIMIT}/s burst 10"), &share);
+                for _ in 0..8 {
+                    let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
+                    tasks.spawn(async move {
+                        loop {
+                            drop(limiter.acquire().await.unwrap());
+                            grants.lock().unwrap().push(Instant::now());
+                        }
+                    });
+                }
+            }
+            sleep(3 * SECOND).await;
+            faulty.set(way);
+            sleep(ms(outage)).await;
+            faulty.set(Way::Open);
+            let back = Instant::now();
+            sleep(3 * SECOND).await;
+            tasks.abort_all();
+            let within = |from, to| {
+                let grants = grants.lock().unwrap();
+                let is_within = |at: &&Instant| (from..to).contains(*at);
+                grants.iter().filter(is_within).count() as u64
+            };
+            let first = within(back, back + SECOND);
+            let third = within(back + 2 * SECOND, back + 3 * SECOND);
+            println!("{way:?} for {outage} ms: {first}, then {third} in a second");
+            worst = worst.max(first.saturating_sub(LIMIT + 10));
+            assert!((LIMIT - 8..=LIMIT + 10).contains(&third), "{third}");
+        }
+    }
+    println!("at most {worst} more than the limit admits");
+    assert!(worst <= LIMIT, "{worst}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -323,3 +323,21 @@ async fn many_processes_share_a_rate_although_few_have_a_ticket() {
     assert!(*least >= 25 && *most <= 35, "{least} to {most}");
     assert!(shares.iter().sum::<u64>() >= 5_800);
 }
+
+/// A fixed bug: a request that came after a denied try waited for the next poll, because the store had no ticket for its process.
+#[tokio::test(start_paused = true)]
+async fn a_request_after_a_denied_try_hears_of_the_release() {
+    let store = MemoryStore::new();
+    let [one, other] =
+        [(); 2].map(|()| SharedLimiter::new(store.clone(), NAME, "1 concurrent").unwrap());
+    let held = other.acquire().await.unwrap();
+    assert!(one.try_acquire().await.is_err());
+    let waiter = tokio::spawn(async move {
+        drop(one.acquire().await.unwrap());
+        Instant::now()
+    });
+    sleep(ms(50)).await;
+    let released = Instant::now();
+    drop(held);
+    assert_eq!(waiter.await.unwrap() - released, ms(0));
+}

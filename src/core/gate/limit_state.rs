@@ -545,18 +545,61 @@ impl InFlight {
     }
 }
 
-/// Lets each new limit, which is reset, take over the usage of an old one: an equal one, or else one of its kind, or else any that is
-/// left. An equal one keeps its state. Usage is taken over only from a limit that counts the same. A new limit without a
-/// counterpart starts reset. Units in flight after the grant of this fence stay in flight.
+/// For each new limit, the index of the old one whose usage it takes over: an equal one, or else one of its kind, or else any that is
+/// left. Usage is taken over only from a limit that counts the same, and between limits of concurrency.
+pub(crate) fn counterparts(old_limits: &[Limit], new_limits: &[Limit]) -> Vec<Option<usize>> {
+    let mut found = vec![None; new_limits.len()];
+    let mut left: Vec<_> = (0..old_limits.len()).collect();
+    let alike: [fn(&Limit, &Limit) -> bool; 3] = [
+        |old, new| old == new,
+        |old, new| std::mem::discriminant(old) == std::mem::discriminant(new),
+        |_, _| true,
+    ];
+    for alike in alike {
+        for (new, found) in new_limits.iter().zip(&mut found) {
+            if found.is_some() {
+                continue;
+            }
+            let fits = |index: &usize| {
+                let old = &old_limits[*index];
+                let counts_alike = new.counts_places() || old.counts() == new.counts();
+                let places_alike = old.counts_places() == new.counts_places();
+                counts_alike && places_alike && alike(old, new)
+            };
+            *found = left
+                .iter()
+                .position(fits)
+                .map(|position| left.remove(position));
+        }
+    }
+    found
+}
+
+/// The index of the old limit of concurrency by whose cost a permit in flight counts for a new one: the one that counts the same, or
+/// else the first one. `None` if there was none.
+pub(crate) fn place_counterpart(old_limits: &[Limit], new: &Limit) -> Option<usize> {
+    let mut places = old_limits
+        .iter()
+        .enumerate()
+        .filter(|(_, old)| old.counts_places());
+    let same = places.clone().find(|(_, old)| old.counts() == new.counts());
+    same.or_else(|| places.next()).map(|(index, _)| index)
+}
+
+/// Lets each new limit, which is reset, take over the usage of its [counterpart](counterparts). An equal one keeps its state. A new
+/// limit without a counterpart starts reset. Units in flight after the grant of this fence stay in flight.
 pub(super) fn carry_over(
-    mut old_limits: Vec<(Limit, CountedLimit)>,
-    mut new_limits: Vec<(&Limit, &mut CountedLimit)>,
+    old_limits: Vec<(Limit, CountedLimit)>,
+    new_limits: Vec<(&Limit, &mut CountedLimit)>,
     now: Moment,
     carry: UsageCarryOver,
     in_flight: &InFlight,
     fence: u64,
 ) {
-    for (limit, new) in &mut new_limits {
+    let old: Vec<_> = old_limits.iter().map(|(limit, _)| *limit).collect();
+    let new: Vec<_> = new_limits.iter().map(|(limit, _)| **limit).collect();
+    let mut old_limits: Vec<_> = old_limits.into_iter().map(Some).collect();
+    for ((limit, new), counterpart) in new_limits.into_iter().zip(counterparts(&old, &new)) {
         let (measure, units) = in_flight.taken_over_by(limit.counts(), fence);
         if !measure.is_plain() || fence > 0 {
             new.measure = Some(Box::new(Measure {
@@ -564,39 +607,24 @@ pub(super) fn carry_over(
                 ..measure
             }));
         }
-        if new.state.places().is_some() {
+        let counts_places = new.state.places().is_some();
+        if counts_places {
             new.state.charge(now, units);
         }
-    }
-    let alike: [fn(&Limit, &Limit) -> bool; 3] = [
-        |old, new| old == new,
-        |old, new| std::mem::discriminant(old) == std::mem::discriminant(new),
-        |_, _| true,
-    ];
-    for alike in alike {
-        new_limits.retain_mut(|(limit, new)| {
-            let counts_places = new.state.places().is_some();
-            let fits = |(old_limit, old): &(Limit, CountedLimit)| {
-                let counts_alike = counts_places || old_limit.counts() == limit.counts();
-                let places_alike = old.state.places().is_some() == counts_places;
-                counts_alike && alike(old_limit, limit) && places_alike
-            };
-            let Some(found) = old_limits.iter().position(fits) else {
-                return true;
-            };
-            let (old_limit, old) = old_limits.remove(found);
-            if old_limit == **limit {
-                if let Some(measure) = &mut new.measure {
-                    let former = old.measure;
-                    measure.refundable_after = former.map_or(0, |former| former.refundable_after);
-                }
-                new.state = old.state;
-            } else if !counts_places {
-                let ratio = carry.ratio(old_limit.capacity(), limit.capacity());
-                new.state.take_over(now, &old.state, ratio);
+        let counterpart = counterpart.and_then(|index| old_limits[index].take());
+        let Some((old_limit, old)) = counterpart else {
+            continue;
+        };
+        if old_limit == *limit {
+            if let Some(measure) = &mut new.measure {
+                let former = old.measure;
+                measure.refundable_after = former.map_or(0, |former| former.refundable_after);
             }
-            false
-        });
+            new.state = old.state;
+        } else if !counts_places {
+            let ratio = carry.ratio(old_limit.capacity(), limit.capacity());
+            new.state.take_over(now, &old.state, ratio);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! These are all the points at which the two differ.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::arena::Index;
@@ -10,7 +11,7 @@ use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::queue::{Front, Waiters};
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant};
-use crate::core::session::{Denied, StoreSession};
+use crate::core::session::{Denied, PolicyTerms, StoreSession};
 use crate::strategy::Moment;
 
 #[derive(Debug)]
@@ -196,6 +197,18 @@ impl Authority {
             Self::Local(gate) => gate.forget(fence, claim),
             Self::Store(session) => session.forget(fence, claim),
         }
+    }
+
+    /// Replaces the policy of limits in a store, if the revision of these terms is later.
+    pub(super) fn adopt(&mut self, now: Moment, terms: &Arc<PolicyTerms>) -> bool {
+        let Self::Store(session) = self else {
+            return false;
+        };
+        let is_later = terms.revision > session.revision();
+        if is_later {
+            session.adopt(terms, now);
+        }
+        is_later
     }
 
     pub(super) fn charge(&mut self, now: Moment, units: u64) {

@@ -15,8 +15,10 @@ use crate::core::gate::lease::Lease;
 use crate::core::gate::plan::Plan;
 use crate::core::queue::WaiterId;
 use crate::core::request::{Actual, Claim, Grant};
+use crate::core::session::PolicyTerms;
 use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::event::{EventKind, permit_id};
+use crate::policy::Policy;
 use crate::strategy::{Counts, Moment, Outcome};
 
 /// Ends of permits: released, or given up before they were taken.
@@ -204,15 +206,33 @@ impl Schedule {
         effects: &mut Effects,
     ) {
         self.catch_up(now, effects);
-        let gate = self.authority.gate_mut();
-        let former = gate.limits().policy().clone();
+        let former = self.authority.gate().limits().policy().clone();
+        self.authority.gate_mut().set_plan(plan, now, carry);
+        let policy = self.authority.gate().limits().policy();
+        self.waiters.tell_policy(former.clone(), policy, effects);
+        self.policy_changed(now, &former, effects);
+    }
+
+    /// Replaces the policy of limits in a store by a later revision.
+    pub(crate) fn adopt(&mut self, now: Moment, terms: &Arc<PolicyTerms>, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        let former = self.authority.gate().limits().policy().clone();
+        if self.authority.adopt(now, terms) {
+            let policy = self.authority.gate().limits().policy();
+            if former != *policy {
+                self.waiters.tell_policy(former.clone(), policy, effects);
+            }
+            self.policy_changed(now, &former, effects);
+        }
+    }
+
+    /// Refuses or serves waiters under another policy.
+    fn policy_changed(&mut self, now: Moment, former: &Policy, effects: &mut Effects) {
+        let limits = self.authority.gate().limits();
         let only_places = former.only_places();
-        gate.set_plan(plan, now, carry);
-        self.waiters
-            .tell_policy(former, gate.limits().policy(), effects);
         self.waiters
             .queue
-            .find_misfits(|costs| gate.limits().fits(costs).is_ok());
+            .find_misfits(|costs| limits.fits(costs).is_ok());
         self.reevaluate_front(now, effects);
         if self.authority.gate().limits().policy().only_places() && !only_places {
             // A stream that holds no permits must not wait for a place.

@@ -18,7 +18,7 @@ use crate::core::queue::WaiterId;
 use crate::core::request::{Costs, Grant, Request};
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::session::{
-    CallFailed, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,
+    CallFailed, PolicyTerms, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,
 };
 use crate::error::{ConfigError, StoreError};
 use crate::exchange::{Call, OnStoreDown, Reply, Scope};
@@ -123,7 +123,15 @@ pub(crate) struct Simulation {
 impl Simulation {
     pub(crate) fn new(setting: Setting) -> Result<Self, ConfigError> {
         let plan = Arc::new(Plan::new(setting.policy.clone(), Duration::ZERO)?);
-        let ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(EPOCH));
+        let ledger = Ledger::new(Arc::clone(&plan), 0, Moment::from_nanos(EPOCH));
+        let terms = Arc::new(PolicyTerms {
+            ttl: plan.ttl().unwrap_or(LEASE),
+            plan,
+            revision: 0,
+            polls_every: 1_000 * MS,
+            hears_turns: true,
+            prefetch: setting.prefetch.unwrap_or_default(),
+        });
         let mut simulation = Self {
             now: 0,
             events: BinaryHeap::new(),
@@ -139,28 +147,22 @@ impl Simulation {
         };
         for index in 0..simulation.setting.processes {
             let offset = simulation.below(3_600_000) * MS;
-            let ttl = plan.ttl().unwrap_or(LEASE);
             let holder = simulation.below(u64::MAX);
             let options = SessionOptions {
                 holder,
-                ttl,
                 max_hold: None,
                 deadline: DEADLINE,
-                polls_every: 1_000 * MS,
-                hears_turns: true,
                 longest_back_off: 500 * MS,
                 on_down: OnStoreDown::Deny,
                 fallback: None,
-                replaces_policy: false,
                 store: "simulated".into(),
-                prefetch: simulation.setting.prefetch,
             };
             let scope = Scope {
                 limiter: "simulated".into(),
                 key: Arc::default(),
             };
             let now = Moment::from_nanos(offset);
-            let session = StoreSession::new(scope, 0, Arc::clone(&plan), now, options);
+            let session = StoreSession::new(scope, 0, Arc::clone(&terms), now, options);
             let schedule = Schedule::of_store(session, Options::default());
             let (waiting, permits) = (Vec::new(), BTreeMap::new());
             simulation.processes.push(Process {

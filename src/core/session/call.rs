@@ -88,8 +88,8 @@ pub(super) struct CallInFlight {
     pub(super) turn_came: bool,
     /// Whether the limits in the store were reset meanwhile. The store may have decided before that.
     pub(super) was_reset: bool,
-    /// Whether it replaces the policy in the store.
-    pub(super) replaces_policy: bool,
+    /// The revision of its policy. Another policy may be adopted meanwhile.
+    pub(super) revision: u64,
 }
 
 impl CallInFlight {
@@ -194,7 +194,7 @@ impl Calls {
             settlements: call.settlements.clone(),
             turn_came: false,
             was_reset: false,
-            replaces_policy: call.replaces_policy,
+            revision: call.revision,
         });
         self.generation
     }

@@ -1,6 +1,7 @@
 //! What a process owes to the store: returned leases, settlements of permits, and charges without a request.
 
 use crate::exchange::Settlement;
+use crate::policy::Limit;
 use crate::strategy::Moment;
 
 #[derive(Debug, Default)]
@@ -97,6 +98,13 @@ impl Debts {
         }
     }
 
+    /// Makes what is owed for the limits of a former policy owed for those of another one.
+    pub(super) fn translate(&mut self, former: &[Limit], limits: &[Limit]) {
+        translate(&mut self.settlements, former, limits);
+        translate(&mut self.withheld, former, limits);
+        translate(self.charge.as_mut_slice(), former, limits);
+    }
+
     /// Begins a reset of the limits in the store: settlements are withheld until it has ended.
     pub(super) fn reset_begins(&mut self) {
         self.resets += 1;
@@ -116,6 +124,24 @@ impl Debts {
         if self.resets == 0 {
             let withheld = std::mem::take(&mut self.withheld);
             self.put_back(withheld);
+        }
+    }
+}
+
+/// Gives each limit the costs of a former one that counts the same, or none.
+pub(super) fn translate(settlements: &mut [Settlement], former: &[Limit], limits: &[Limit]) {
+    let counts_same = |limit: &Limit| {
+        let same = |former: &Limit| former.counts() == limit.counts();
+        former.iter().position(same)
+    };
+    let from: Vec<_> = limits.iter().map(counts_same).collect();
+    for Settlement {
+        charged, actual, ..
+    } in settlements
+    {
+        for costs in [charged, actual] {
+            let cost = |index: &Option<usize>| index.map_or(0, |index| costs[index]);
+            *costs = from.iter().map(cost).collect();
         }
     }
 }

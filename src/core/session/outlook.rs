@@ -178,7 +178,13 @@ impl StoreOutlook<'_> {
             Some(denial)
                 if !is_try || denial.known_end().is_some() && self.is_denial_of(denial, costs) =>
             {
-                resumes_at.max(denial.until)
+                // After a try, the store does not know that a request waits for a release.
+                let hears_of_release = denial.is_in_line || denial.known_end().is_some();
+                if hears_of_release {
+                    resumes_at.max(denial.until)
+                } else {
+                    resumes_at
+                }
             }
             _ => resumes_at,
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::call::{BackOff, CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, decision, denied};
-use super::{GrantByStore, MAX_CALL, SessionOptions, SessionStep, StoreSession};
+use super::{GrantByStore, MAX_CALL, PolicyTerms, SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::WaiterId;
@@ -218,15 +218,17 @@ impl StoreSession {
     fn empty_call(&self) -> Call {
         let scope = self.scope.clone();
         let policy = self.gate.limits().policy().clone();
-        let SessionOptions {
+        let PolicyTerms {
             hears_turns,
             polls_every,
+            revision,
             ..
-        } = self.options;
+        } = *self.terms;
         Call {
             ttl: self.lease_ttl(),
             polls_every: if hears_turns { 0 } else { polls_every },
-            replaces_policy: self.replaced.is_some(),
+            revision,
+            keeps_policy: revision > 0 && scope.key.is_empty(),
             ..Call::new(scope, policy, self.options.holder)
         }
     }
@@ -235,7 +237,6 @@ impl StoreSession {
     pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
         Call {
             peek: costs.map(|costs| self.gate.limits().costs_of_each(costs)),
-            replaces_policy: false,
             ..self.empty_call()
         }
     }
@@ -287,9 +288,12 @@ impl SessionStep<'_> {
         let Some(call) = self.session.calls.complete(generation) else {
             return;
         };
-        self.tell_replaced(call.replaces_policy);
-        self.grant_asks(&call, reply);
-        self.keep_prefetched(&call, reply);
+        // Of a call under a former policy, only the grants still mean something.
+        let is_present = call.revision == self.session.terms.revision;
+        self.grant_asks(&call, reply, is_present);
+        if is_present {
+            self.keep_prefetched(&call, reply);
+        }
         let random = self.session.random();
         let session = &mut *self.session;
         session.debts.unsent_since = None;
@@ -300,14 +304,14 @@ impl SessionStep<'_> {
         let costs = denied.peek().map(|run| run.costs.clone());
         let waits = denied.any(|run| run.waits && !run.ahead);
         let denied = costs.map(|costs| (costs, waits));
-        let polls_every = session.options.polls_every;
+        let polls_every = session.terms.polls_every;
         // A call that asks for nothing and brings nothing changes no denial.
-        if call.changes_limits() {
+        if call.changes_limits() && is_present {
             session
                 .denials
                 .note_reply(now, denied, reply, call.turn_came, polls_every, random);
         }
-        if reply.stop.is_some() {
+        if reply.stop.is_some() && is_present {
             self.deny_tries(&call, reply);
         }
         if call.was_reset {
@@ -337,32 +341,37 @@ impl SessionStep<'_> {
     }
 
     /// Gives the requests that were granted their permits.
-    fn grant_asks(&mut self, call: &CallInFlight, reply: &Reply) {
+    fn grant_asks(&mut self, call: &CallInFlight, reply: &Reply, is_present: bool) {
         // The leases of a call that took longer than the TTL have expired.
-        let is_live = self.now < call.sent_at.plus(self.session.lease_ttl().max(1));
+        let is_live = self.now < call.sent_at.plus(self.session.lease_ttl());
         let came_too_late = self.session.gate.holds_places() && !is_live;
         let granted = call.asks.iter().take(reply.granted as usize);
+        let granted_at = reply.now;
         for (nth, (id, number, run)) in granted.enumerate() {
             let by_store = GrantByStore {
                 fence: reply.first_fence + nth as u64,
                 number,
-                granted_at: reply.now,
+                granted_at,
                 sent_at: call.sent_at,
             };
+            let reply = is_present.then_some(reply);
             if came_too_late || !self.deliver(id, by_store, reply) {
-                self.session.decline(number, run.costs.clone(), reply.now);
+                let charged = is_present.then(|| run.costs.clone());
+                self.session.decline(number, charged, granted_at);
             }
         }
     }
 
-    /// Gives a waiter its grant. Returns `false` if the waiter has left.
-    fn deliver(&mut self, id: WaiterId, by_store: GrantByStore, reply: &Reply) -> bool {
+    /// Gives a waiter its grant, with the state of each limit in the reply. Returns `false` if the waiter has left.
+    fn deliver(&mut self, id: WaiterId, by_store: GrantByStore, reply: Option<&Reply>) -> bool {
         let by_unit = self.waiters.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
             return false;
         };
         let grant = self.session.record(self.now, costs, by_store, caller);
-        if costs.explained() {
+        if costs.explained()
+            && let Some(reply) = reply
+        {
             let limits = self.outlook().peeked_limits(reply);
             self.waiters.untaken.explain(grant.fence, limits);
         }
@@ -489,9 +498,7 @@ impl SessionStep<'_> {
             let numbers = call.asks.iter().map(|(_, number, _)| (number, expires_at));
             self.session.debts.unconfirmed.extend(numbers);
         }
-        let rule = self
-            .session
-            .rule_after(self.now, error, call.replaces_policy);
+        let rule = self.session.rule_after(self.now, error, call.revision);
         self.session.fallback.end();
         if let Some(rule) = rule {
             if let OnStoreDown::Local(_) = rule {
@@ -525,21 +532,9 @@ impl SessionStep<'_> {
         }
     }
 
-    /// Reports that a call has replaced another policy in the store.
-    fn tell_replaced(&mut self, replaced: bool) {
-        if replaced
-            && let Some(former) = self.session.replaced.take()
-            && let Ok(former) = former.parse()
-        {
-            let policy = self.session.gate.limits().policy();
-            self.waiters.tell_policy(former, policy, self.effects);
-        }
-    }
-
     /// Handles the reply to renewals that were sent at `sent_at`: these leases continue, or were lost.
     pub(crate) fn renewed(&mut self, sent_at: Moment, renewal: &Renewal, reply: &Reply) {
         let Renewal { call, fences } = renewal;
-        self.tell_replaced(call.replaces_policy);
         for (fence, number) in fences.iter().zip(&call.renewals) {
             let lost = reply.lost.contains(number);
             self.session.note_renewal(self.now, *fence, sent_at, lost);
@@ -607,33 +602,18 @@ impl StoreSession {
         &mut self,
         now: Moment,
         error: &StoreError,
-        replaced_policy: bool,
+        revision: u64,
     ) -> Option<OnStoreDown> {
         self.back_off(now);
-        if let StoreError::TooLate { .. } = error {
-            self.calls.clocks = None; // the store's clock is not what it seemed
-        } else if !self.replaces_next(error, replaced_policy) {
-            let is_down = error.is_down();
-            return Some(if is_down {
-                self.options.on_down.clone()
-            } else {
-                OnStoreDown::Error
-            });
+        match error {
+            StoreError::TooLate { .. } => self.calls.clocks = None, // the store's clock is not what it seemed
+            // The policy of the store was adopted meanwhile.
+            StoreError::PolicyDiffers { .. } if revision < self.terms.revision => {}
+            error if error.is_down() => return Some(self.options.on_down.clone()),
+            _ => return Some(OnStoreDown::Error),
         }
         self.back_off.end_wait(now); // the call has not run
         None
-    }
-
-    /// Handles a refused call or renewal. Returns whether the next call replaces the policy in the store, because it differs.
-    pub(crate) fn replaces_next(&mut self, error: &StoreError, replaced_policy: bool) -> bool {
-        let StoreError::PolicyDiffers { stored, .. } = error else {
-            return false;
-        };
-        let replaces = self.options.replaces_policy && !replaced_policy;
-        if replaces {
-            self.replaced = Some(stored.clone());
-        }
-        replaces
     }
 
     /// Records that it is the turn of this process to take places, or that this may be so.

@@ -25,23 +25,26 @@ fn session(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> StoreSessio
         limiter: "tested".into(),
         key: Arc::default(),
     };
-    StoreSession::new(scope, 0, plan, now, options)
+    let terms = PolicyTerms {
+        plan,
+        revision: 0,
+        ttl: NonZeroU64::MIN,
+        polls_every: 1_000_000_000,
+        hears_turns: true,
+        prefetch: PrefetchOptions::default(),
+    };
+    StoreSession::new(scope, 0, Arc::new(terms), now, options)
 }
 
 fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions {
     SessionOptions {
         holder: 1,
-        ttl: NonZeroU64::MIN,
         max_hold: None,
         deadline: 500 * MS,
-        polls_every: 1_000_000_000,
-        hears_turns: true,
         longest_back_off: 500 * MS,
         on_down,
         fallback,
-        replaces_policy: false,
         store: "tested".into(),
-        prefetch: None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! The way to a store: a deadline for each call, and a breaker that gives a store time to recover when it does not answer.
 
-use std::any::Any;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::kept_keys::KeptKeys;
 use crate::core::session::{CallAnswer, CallFailed};
@@ -14,8 +15,10 @@ use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Call, ReplyTerms};
 use crate::lock::Lock;
+use crate::manager::time::runtimes;
 use crate::observe::KeyedObservers;
 use crate::snapshot::KeyTotals;
+use crate::store::background::background;
 use crate::store::{Store, StoreFuture};
 
 /// The link of one limiter, with all its keys, to its store.
@@ -28,10 +31,36 @@ pub(crate) struct StoreLink {
     pub(crate) kept: KeptKeys,
     /// The totals of managers that were dropped.
     pub(crate) counted: Lock<KeyTotals>,
-    /// Receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
-    _listener: Arc<dyn Any + Send + Sync>,
+    /// Also receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
+    policy: Arc<dyn FollowsStore>,
+    /// Whether the limiter was used since the latest look at the policy in the store.
+    was_used: AtomicBool,
+    /// The latest call for the empty key, by which the policy in the store is known.
+    known_at: Lock<Option<Instant>>,
+    /// Whether a task looks at the policy in the store.
+    is_watched: AtomicBool,
     breaker: Lock<Breaker>,
 }
+
+/// The policy of a limiter, which follows that of the store.
+pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
+    /// Applies a policy of a later revision to all keys in this process.
+    ///
+    /// # Errors
+    ///
+    /// Why this process cannot apply it.
+    fn follow(&self, policy: &str, revision: u64) -> Result<(), StoreError>;
+
+    /// A call by which the store and this process agree on the later one of their policies.
+    fn look(&self) -> Call;
+
+    /// Whether a request waits.
+    fn is_awaited(&self) -> bool;
+}
+
+/// How often a process looks at the policy in the store while the limiter is used, or a request waits. Its calls for keys that it
+/// shares with other processes show a later policy sooner.
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
 #[derive(Debug)]
@@ -113,7 +142,7 @@ impl StoreLink {
         deadline: Duration,
         longest_pause: Duration,
         observer: Arc<KeyedObservers>,
-        listener: Arc<dyn Any + Send + Sync>,
+        policy: Arc<dyn FollowsStore>,
     ) -> Self {
         Self {
             store,
@@ -122,13 +151,66 @@ impl StoreLink {
             observer,
             kept: KeptKeys::new(),
             counted: Lock::default(),
-            _listener: listener,
+            policy,
+            was_used: AtomicBool::new(false),
+            known_at: Lock::default(),
+            is_watched: AtomicBool::new(false),
             breaker: Lock::new(Breaker::new(longest_pause)),
         }
     }
 
-    /// Calls the store, within the deadline.
+    /// Calls the store, within the deadline. If the store has a policy of a later revision, all keys of this process follow it
+    /// when the call has failed with [`PolicyDiffers`](StoreError::PolicyDiffers).
     pub(crate) async fn call(&self, call: Call) -> CallAnswer {
+        let revision = call.revision;
+        if call.scope.key.is_empty() {
+            *self.known_at.lock() = Some(Instant::now());
+        }
+        let mut answer = self.call_once(call).await;
+        if let Err(failed) = &mut answer
+            && let StoreError::PolicyDiffers {
+                stored,
+                stored_revision,
+                ..
+            } = &failed.error
+            && *stored_revision > revision
+            && let Err(cause) = self.policy.follow(stored, *stored_revision)
+        {
+            failed.error = failed.error.clone().unknown_policy(cause);
+        }
+        answer
+    }
+
+    /// Follows the policy in the store, if it is later. Requests learn whether the store answers, and whether it can be followed.
+    async fn look(&self) {
+        let call = self.policy.look();
+        let revision = call.revision;
+        let answer = AssertUnwindSafe(async { self.store.call(call).await }).catch_unwind();
+        match timeout(self.deadline, answer).await {
+            Ok(Ok(Err(StoreError::PolicyDiffers {
+                stored,
+                stored_revision,
+                ..
+            }))) if stored_revision > revision => {
+                let _followed = self.policy.follow(&stored, stored_revision);
+            }
+            Ok(Err(panic)) => std::mem::forget(panic), // its drop may panic too
+            _ => {}
+        }
+    }
+
+    /// Records that the limiter is in use. From then on, a task looks at the policy in the store from time to time.
+    pub(super) fn note_use(self: &Arc<Self>) {
+        self.was_used.store(true, Relaxed);
+        if self.is_watched.load(Relaxed) || self.is_watched.swap(true, Relaxed) {
+            return;
+        }
+        if let Some(runtime) = runtimes::with_timers_here().or_else(background) {
+            runtime.spawn(watch_policy(Arc::downgrade(self)));
+        }
+    }
+
+    async fn call_once(&self, call: Call) -> CallAnswer {
         let terms = ReplyTerms::of(&call);
         // A store that keeps the deadline itself saves a timer.
         let time = self.store.answers_within();
@@ -216,6 +298,36 @@ impl StoreLink {
     /// Whether calls are made at present, because the breaker is closed.
     pub(crate) fn is_up(&self) -> bool {
         self.breaker.lock().open.is_none()
+    }
+}
+
+/// Looks at the policy in the store from time to time, as long as the limiter exists.
+async fn watch_policy(link: Weak<StoreLink>) {
+    let _ends = OnDrop(|| {
+        if let Some(link) = link.upgrade() {
+            link.is_watched.store(false, Relaxed); // the runtime was shut down
+        }
+    });
+    // A policy with a revision is kept in the store at once.
+    let is_revised = |link: Arc<StoreLink>| link.policy.look().revision > 0;
+    let mut looks_at = match link.upgrade().is_some_and(is_revised) {
+        true => Instant::now(),
+        false => Instant::now() + LOOKS_EVERY,
+    };
+    loop {
+        sleep_until(looks_at).await;
+        let Some(link) = link.upgrade() else { return };
+        let known_until = link.known_at.lock().map(|at| at + LOOKS_EVERY);
+        let now = Instant::now();
+        looks_at = now + LOOKS_EVERY;
+        match known_until {
+            Some(until) if until > now => looks_at = until,
+            _ if !link.is_up() => {}
+            _ if link.was_used.swap(false, Relaxed) || link.policy.is_awaited() => {
+                link.look().await;
+            }
+            _ => {}
+        }
     }
 }
 

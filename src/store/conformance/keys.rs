@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::exchange::Settlement;
 use crate::store::Store;
 
-pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
+pub(super) async fn a_later_revision_replaces_the_policy_and_others_are_an_error(
     store: &Arc<dyn Store>,
 ) -> Outcome {
     let (former, latter) = (
@@ -21,19 +21,21 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
     );
     let mut holder = Holder::new(store, former)?;
     let granted = holder.ask(2, &[1, 1]).await?;
-    holder.call.policy = policy(latter)?;
     let limiter = Arc::clone(&holder.call.scope.limiter);
-    let differs = StoreError::PolicyDiffers {
-        limiter,
-        stored: former.to_owned(),
-        given: latter.to_owned(),
+    let differs = |stored: (&str, u64), given: (&str, u64)| StoreError::PolicyDiffers {
+        limiter: Arc::clone(&limiter),
+        stored: stored.0.to_owned(),
+        stored_revision: stored.1,
+        given: given.0.to_owned(),
+        given_revision: given.1,
     };
+    holder.call.policy = policy(latter)?;
     same(
-        "the answer to a call with another policy",
+        "the answer to a call with another policy of the same revision",
         holder.try_ask(1, &[1, 1], true).await,
-        Err(differs),
+        Err(differs((former, 0), (latter, 0))),
     )?;
-    holder.call.replaces_policy = true;
+    holder.call.revision = 3;
     let reply = holder.ask(2, &[1, 1]).await?;
     let stopped_by = (reply.granted, reply.stop.map(|stop| stop.limit));
     same(
@@ -42,9 +44,9 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
         (1, Some(0)),
     )?;
     same(
-        "the units left of the new window",
+        "the units left of 9 after 2 that are carried over and a third",
         reply.limits[1].remaining,
-        8,
+        6,
     )?;
     let (before, fence) = (granted.first_fence + granted.granted - 1, reply.first_fence);
     holds(
@@ -53,10 +55,32 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
         format!("more than {before}"),
         fence,
     )?;
-    holder.call.replaces_policy = false;
+    let mut late = holder.clone();
+    late.call.policy = policy(former)?;
+    for revision in [0, 2, 3] {
+        late.call.revision = revision;
+        same(
+            "the answer to a call with the former policy",
+            late.try_ask(1, &[1, 1], true).await,
+            Err(differs((latter, 3), (former, revision))),
+        )?;
+    }
+    let mut earlier = holder.clone();
+    earlier.call.revision = 2;
+    same(
+        "the answer to a call with the same policy of an earlier revision",
+        earlier.try_ask(1, &[1, 1], true).await,
+        Err(differs((latter, 3), (latter, 2))),
+    )?;
     same(
         "the places left after the former leases came back",
         holder.give_back([1, 2]).await?.limits[0].remaining,
+        2,
+    )?;
+    late.call.revision = u64::MAX;
+    same(
+        "the units left of 5 under the first policy again",
+        late.peek(&[1, 1]).await?.limits[1].remaining,
         2,
     )?;
     let mut expired = Holder::new(store, "1 concurrent ttl 1m")?.ttl(SHORT);
@@ -75,6 +99,85 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
         reply.await?.limits[0].remaining,
         1,
     )
+}
+
+/// What is used of one limit is used of another one in its place, but for less than a unit of a rate.
+pub(super) async fn usage_is_carried_over_to_a_later_revision(store: &Arc<dyn Store>) -> Outcome {
+    const LIMITS: [&str; 8] = [
+        "9/100d burst 9",
+        "9/200d burst 9 initial 0",
+        "window 9/100d wall clock",
+        "window 9/200d from first grant",
+        "sliding counter 9/100d",
+        "sliding log 9/100d",
+        "sliding log 9/50d",
+        "penalty 9 falling 1/100d",
+    ];
+    for former in LIMITS
+        .into_iter()
+        .filter(|former| !former.contains("initial"))
+    {
+        for latter in LIMITS {
+            let what = format!("the units left of 9 after 4 under `{former}` and then `{latter}`");
+            let mut holder = Holder::new(store, former)?;
+            holder.ask(2, &[1]).await?;
+            holder.ask(2, &[1]).await?;
+            holder.call.policy = policy(latter)?;
+            holder.call.revision = 1;
+            same(&what, remaining(&holder.peek(&[1]).await?), vec![5])?;
+            holder.ask(1, &[5]).await?;
+            same(&what, holder.ask(1, &[1]).await?.granted, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// A lease holds the places that it was granted, or one of a limit that counts something else.
+pub(super) async fn leases_are_carried_over_to_a_later_revision(store: &Arc<dyn Store>) -> Outcome {
+    let policies = [
+        "8 concurrent ttl 1m",
+        "9 concurrent ttl 1m and 12 concurrent ttl 1m counting tokens",
+        "6/h",
+        "7 concurrent ttl 1m",
+    ];
+    let left = [vec![4], vec![5, 8], vec![6], vec![5]];
+    let mut holder = Holder::new(store, policies[0])?;
+    holder.ask(1, &[3]).await?;
+    holder.ask(1, &[1]).await?;
+    for (revision, (text, left)) in (0..).zip(policies.into_iter().zip(left)) {
+        holder.call.policy = policy(text)?;
+        holder.call.revision = revision;
+        let reply = holder.send(|call| call.renewals = vec![1, 2]).await?;
+        let what = format!("the leases lost, and the units left under `{text}`");
+        same(
+            what,
+            (reply.lost.clone(), remaining(&reply)),
+            (Vec::new(), left),
+        )?;
+    }
+    same(
+        "the places left after both leases came back",
+        remaining(&holder.give_back([1, 2]).await?),
+        vec![7],
+    )
+}
+
+/// Although nothing is granted.
+pub(super) async fn a_policy_that_is_to_be_kept_is_kept(store: &Arc<dyn Store>) -> Outcome {
+    let mut holder = Holder::new(store, "1000/s")?;
+    holder.call.revision = 7;
+    holder.send(|call| call.keeps_policy = true).await?;
+    sleep(2 * SHORT).await;
+    holder.send(|call| call.keeps_policy = true).await?;
+    holder.call.revision = 6;
+    holder.call.policy = policy("999/s")?;
+    let stored_revision = match holder.try_ask(1, &[1], true).await {
+        Err(StoreError::PolicyDiffers {
+            stored_revision, ..
+        }) => Some(stored_revision),
+        _ => None,
+    };
+    same("the revision that is kept", stored_revision, Some(7))
 }
 
 pub(super) async fn keys_are_listed_page_by_page(store: &Arc<dyn Store>) -> Outcome {
@@ -132,34 +235,36 @@ pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(
         "window 9/90d and window 9/90d wall clock and sliding counter 9/90d and sliding log 9/90d",
     ];
     let mut holder = Holder::new(store, POLICIES[0])?;
-    let five_were_enough = |granted_at| Settlement::new(granted_at, [9; 4], [5; 4]);
-    let mut granted_at = holder.ask(1, &[9; 4]).await?.now;
-    for before in ["a reset", "another policy"] {
-        sleep(Duration::from_millis(1)).await; // a clock may count microseconds
-        if before == "a reset" {
-            holder.reset().await?;
-        } else {
-            holder.call.policy = policy(POLICIES[1])?;
-            holder.call.replaces_policy = true;
-        }
-        let latter = holder.ask(1, &[9; 4]).await?;
-        same(format!("the grants after {before}"), latter.granted, 1)?;
+    let left_after_settlement = async |holder: &Holder, granted_at| {
+        let settlement = Settlement::new(granted_at, [9; 4], [5; 4]);
         let reply = holder
-            .send(|call| call.settlements = vec![five_were_enough(granted_at)])
+            .send(|call| call.settlements = vec![settlement])
             .await?;
-        same(
-            format!("the units left after a charge of 9 from before {before} was settled to 5"),
-            remaining(&reply),
-            vec![0; 4],
-        )?;
-        granted_at = latter.now;
-    }
-    let reply = holder
-        .send(|call| call.settlements = vec![five_were_enough(granted_at)])
-        .await?;
+        Outcome::Ok(remaining(&reply))
+    };
+    let first = holder.ask(1, &[9; 4]).await?;
+    sleep(Duration::from_millis(1)).await; // a clock may count microseconds
+    holder.reset().await?;
+    let second = holder.ask(1, &[9; 4]).await?;
+    same("the grants after a reset", second.granted, 1)?;
+    same(
+        "the units left after a charge of 9 from before a reset was settled to 5",
+        left_after_settlement(&holder, first.now).await?,
+        vec![0; 4],
+    )?;
+    let mut changed = holder.of_key(b"changed");
+    let before = changed.ask(1, &[9; 4]).await?;
+    sleep(Duration::from_millis(1)).await;
+    changed.call.policy = policy(POLICIES[1])?;
+    changed.call.revision = 1;
+    same(
+        "the units left after a charge of 9 from before a change of the policy was settled to 5",
+        left_after_settlement(&changed, before.now).await?,
+        vec![0; 4],
+    )?;
     same(
         "the units left after the latest charge of 9 was settled to 5",
-        remaining(&reply),
+        left_after_settlement(&holder, second.now).await?,
         vec![4; 4],
     )
 }

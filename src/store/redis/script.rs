@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::names::NAME;
 use crate::error::StoreError;
+use crate::exchange::Call;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
     Align, FixedWindow, Penalty, SlidingMethod, SlidingWindow, TokenBucket, gcd,
@@ -15,6 +16,10 @@ use crate::strategy::{
 
 /// The version of the layout of a state. A store with another version reports the state as damaged.
 const VERSION: &str = "\\001";
+
+/// The names of values that are read outside of a script.
+pub(super) const WORDS: &str = "WORDS";
+pub(super) const LOG_KEY: &str = "LOG_KEY";
 
 /// All numbers of a policy are below this one, so that the sum of two is exact in a double.
 const BIG: u128 = 1 << 52;
@@ -35,61 +40,101 @@ const LOG: &str = include_str!("lua/log.lua");
 const PENALTY: &str = include_str!("lua/penalty.lua");
 const PLACES: &str = include_str!("lua/places.lua");
 
-/// A script, and the data that its calls need.
+/// The text of a script, and the hash by which the server knows it.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) hash: String,
+}
+
+/// The script of a policy, and the data that its calls need.
 #[derive(Debug)]
 pub(super) struct PolicyScript {
-    pub(super) text: String,
-    /// The hash by which the server knows the script.
-    pub(super) hash: String,
+    pub(super) script: Script,
     /// For each limit that counts what is in flight, how much may be in flight; `None` for the other limits.
     pub(super) places: Vec<Option<u64>>,
     pub(super) logs: usize,
 }
 
 /// The values of the names in a fragment: numbers, and the sections of the fragment.
-type Values = HashMap<&'static str, String>;
+pub(super) type Values = HashMap<&'static str, String>;
+
+impl Script {
+    pub(super) fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+}
 
 impl PolicyScript {
-    pub(super) fn new(policy: &Policy) -> Result<Self, StoreError> {
-        let limits = policy.limits();
-        if let Some(limit) = limits.get(MAX_LIMITS) {
-            return Err(unsupported(limit, "a policy has at most 16 limits there"));
-        }
-        let (mut parts, mut places, mut logs) = (Vec::new(), Vec::new(), 0);
-        for (number, limit) in (1..).zip(limits) {
-            let (fragment, own) = part(limit).map_err(|reason| unsupported(limit, reason))?;
-            logs += usize::from(fragment == LOG);
-            places.push(limit.counts_places().then_some(limit.capacity()));
-            let general = [
-                ("$", number),
-                ("CHARGED", 8 * number),
-                ("ACTUAL", 8 * (number + limits.len())),
-                ("LOG_KEY", 3 + logs),
-                ("PLACE", places.iter().flatten().count()),
-            ];
-            let mut values: Values = sections(fragment).collect();
-            values.extend(general.map(|(name, value)| (name, value.to_string())));
-            values.insert("CAPACITY", limit.capacity().to_string());
-            values.insert("ROUND", (limit.round_nanos() / 1_000).to_string());
-            let counts_rounds = matches!(limit, Limit::SlidingWindow(_) | Limit::Penalty(_));
-            let rounds = if counts_rounds { ROUNDS } else { "" };
-            values.insert("ROUNDS", rounds.into());
-            values.extend(own);
-            parts.push((fragment, values));
-        }
-        let text = assemble(&policy.to_string(), &parts);
-        let hash = redis::Script::new(&text).get_hash().to_owned();
+    pub(super) fn new(policy: &Policy, revision: u64) -> Result<Self, StoreError> {
+        let parts = parts(policy)?;
+        let places = |limit: &Limit| limit.counts_places().then_some(limit.capacity());
         Ok(Self {
-            text,
-            hash,
-            places,
-            logs,
+            script: Script::new(assemble(&named(policy, revision), &parts)),
+            places: policy.limits().iter().map(places).collect(),
+            logs: log_count(&parts),
         })
     }
 
     pub(super) fn holds_places(&self) -> bool {
         self.places.iter().any(Option::is_some)
     }
+}
+
+/// The policy as it is in a state: its text, and its revision unless that is 0.
+pub(super) fn named(policy: &Policy, revision: u64) -> String {
+    match revision {
+        0 => policy.to_string(),
+        _ => format!("{policy}#{revision}"),
+    }
+}
+
+/// Reads what [`named`] has written.
+pub(super) fn read_named(named: &str) -> (&str, u64) {
+    let parts = named.rsplit_once('#');
+    let read = parts.and_then(|(text, revision)| Some((text, revision.parse().ok()?)));
+    read.unwrap_or((named, 0))
+}
+
+/// The fragment of each limit, with the values of its names.
+pub(super) fn parts(policy: &Policy) -> Result<Vec<(&'static str, Values)>, StoreError> {
+    let limits = policy.limits();
+    if let Some(limit) = limits.get(MAX_LIMITS) {
+        return Err(unsupported(limit, "a policy has at most 16 limits there"));
+    }
+    let (mut parts, mut places, mut logs) = (Vec::new(), 0, 0);
+    for (number, limit) in (1..).zip(limits) {
+        let (fragment, own) = part(limit).map_err(|reason| unsupported(limit, reason))?;
+        logs += usize::from(fragment == LOG);
+        places += usize::from(fragment == PLACES);
+        let general = [
+            ("$", number),
+            ("CHARGED", 8 * number),
+            ("ACTUAL", 8 * (number + limits.len())),
+            ("LOG_KEY", 3 + logs),
+            ("PLACE", places),
+        ];
+        let mut values: Values = sections(fragment).collect();
+        values.extend(general.map(|(name, value)| (name, value.to_string())));
+        values.insert("CAPACITY", limit.capacity().to_string());
+        values.insert("MOST", BIG.to_string());
+        values.insert("ROUND", (limit.round_nanos() / 1_000).to_string());
+        let counts_rounds = matches!(limit, Limit::SlidingWindow(_) | Limit::Penalty(_));
+        let rounds = if counts_rounds { ROUNDS } else { "" };
+        values.insert("ROUNDS", rounds.into());
+        values.extend(own);
+        parts.push((fragment, values));
+    }
+    Ok(parts)
+}
+
+/// How many limits keep a log.
+pub(super) fn log_count(parts: &[(&'static str, Values)]) -> usize {
+    parts
+        .iter()
+        .filter(|(fragment, _)| *fragment == LOG)
+        .count()
 }
 
 /// How many times the capacity of a limit is waited for, and the units of the last time.
@@ -157,6 +202,7 @@ fn pace(
     let parts = |units: u64| number(u128::from(units).saturating_mul(parts_per_unit));
     let values = [
         ("PARTS", number(parts_per_unit)?),
+        ("MOST", (BIG / parts_per_unit).to_string()),
         ("REFILL", number(parts_per_step)?),
         ("FULL", parts(burst)?),
         ("INITIAL", parts(burst - initial)?),
@@ -241,11 +287,6 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         .filter(|(fragment, _)| *fragment == PLACES)
         .map(|(_, values)| values)
         .collect();
-    // One limit of each kind.
-    let kinds: BTreeMap<_, _> = parts
-        .iter()
-        .map(|(fragment, values)| (fragment, values))
-        .collect();
     let each = |limits: &[&Values], template: &str| -> String {
         limits
             .iter()
@@ -253,19 +294,17 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
             .collect()
     };
     let count = limits.len();
-    let main = MAIN.replace("@LINE\n", LINE);
+    let main = MAIN.replace("@LINE", LINE);
     let mut words = each(&limits, ", @WORDS");
     if !places.is_empty() {
         words += ", unequal";
     }
-    let (head_size, word_count) = (text.len() + 2, 4 + words.matches(',').count());
-    // As in a Lua literal, for any bytes.
-    let escaped: String = text.bytes().map(|byte| format!("\\{byte:03}")).collect();
+    let word_count = 4 + words.matches(',').count();
     let values = Values::from([
         ("VERSION", VERSION.to_owned()),
-        ("HEAD", format!("{VERSION}{escaped}\\000")),
-        ("HEAD_SIZE", head_size.to_string()),
-        ("SIZE", (head_size + 8 * word_count).to_string()),
+        ("HEAD", head(text)),
+        ("HEAD_SIZE", head_size(text).to_string()),
+        ("SIZE", (head_size(text) + 8 * word_count).to_string()),
         ("FORMAT", doubles(word_count)),
         ("SUM", words.replace(',', " +")),
         ("ALL_WORDS", words),
@@ -283,26 +322,56 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         ("PLACE_DOUBLES", doubles(places.len())),
         ("PLACE_COUNT", places.len().to_string()),
         ("COUNT", count.to_string()),
+        ("KEEPS", (Call::KEEPS_POLICY_FOR / 1_000).to_string()),
         ("LEFT", each(&limits, ", @REMAINING")),
         ("TICKET", (56 + 8 * count).to_string()),
         ("TICKET_COSTS", doubles(count)),
         ("TICKET_FORMAT", doubles(6 + count)),
     ]);
+    let blocks = |list: &str, template: &str| match list {
+        "KINDS" => one_of_each_kind(parts, template),
+        "PLACES" => each(&places, template),
+        _ => each(&limits, template),
+    };
+    assemble_from(&main, &values, blocks)
+}
+
+/// A template for one limit of each kind.
+pub(super) fn one_of_each_kind(parts: &[(&'static str, Values)], template: &str) -> String {
+    let kinds: BTreeMap<_, _> = parts
+        .iter()
+        .map(|(fragment, values)| (fragment, values))
+        .collect();
+    kinds
+        .values()
+        .map(|values| expand(template, values))
+        .collect()
+}
+
+/// The head of a state of this [policy](named), as in a Lua literal for any bytes.
+pub(super) fn head(policy: &str) -> String {
+    let escaped: String = policy.bytes().map(|byte| format!("\\{byte:03}")).collect();
+    format!("{VERSION}{escaped}\\000")
+}
+
+pub(super) fn head_size(policy: &str) -> usize {
+    policy.len() + 2
+}
+
+/// A script from its frame: `blocks` repeats the template of a block for a list.
+pub(super) fn assemble_from(
+    frame: &str,
+    values: &Values,
+    blocks: impl Fn(&str, &str) -> String,
+) -> String {
     let mut script = String::new();
-    for block in main.split("--@for ") {
+    for block in frame.split("--@for ") {
         let (repeated, once) = block.split_once("--@end\n").unwrap_or(("", block));
         let (list, template) = repeated.split_once('\n').unwrap_or_default();
-        script += &match list {
-            "KINDS" => kinds
-                .values()
-                .map(|values| expand(template, values))
-                .collect(),
-            "PLACES" => each(&places, template),
-            _ => each(&limits, template),
-        };
+        script += &blocks(list, template);
         script += once;
     }
-    let script = expand(&script, &values);
+    let script = expand(&script, values);
     // A line that still begins with `@` is a section that the fragment of the limit does not have.
     let lines = script.lines().map(str::trim);
     lines
@@ -320,7 +389,7 @@ fn sections(fragment: &'static str) -> impl Iterator<Item = (&'static str, Strin
 }
 
 /// Replaces `@NAME` and `$` by their values, in values too. Names without a value stay.
-fn expand(text: &str, values: &Values) -> String {
+pub(super) fn expand(text: &str, values: &Values) -> String {
     let mut expanded = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['$', '@']) {
@@ -342,7 +411,7 @@ fn expand(text: &str, values: &Values) -> String {
 }
 
 /// The format that packs this many numbers.
-fn doubles(count: usize) -> String {
+pub(super) fn doubles(count: usize) -> String {
     format!("<{}", "d".repeat(count))
 }
 

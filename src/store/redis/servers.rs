@@ -89,12 +89,12 @@ impl Servers {
     }
 
     /// The deadline of a call that begins now.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
     }
 
-    /// Sends a command to the server that has the key of this name, and awaits the answer. `script` is the text of the script that
+    /// Sends a command to the server that has the key of this name, and awaits the answer until the deadline. `script` is the text of the script that
     /// the command runs.
     ///
     /// The command is sent again only if it was not carried out: the server did not know the script or did not have the key, or
@@ -104,8 +104,8 @@ impl Servers {
         cmd: &Cmd,
         at: &str,
         script: Option<&str>,
+        by: Instant,
     ) -> Result<Value, StoreError> {
-        let by = self.deadline();
         let mut server = self.server_of(at, by).await?;
         let (mut asks, mut loaded, mut moves) = (false, false, 0);
         loop {

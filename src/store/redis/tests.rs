@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use redis::{Connection, ErrorKind, ServerErrorKind};
 
-use super::names::Names;
-use super::script::PolicyScript;
+use super::adoption::Adoption;
+use super::names::{self, Names};
+use super::script::{PolicyScript, Script};
 use super::wire;
+use crate::core::gate::limit_state::counterparts;
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::Ledger;
 use crate::error::StoreError;
@@ -44,19 +46,10 @@ fn with_clock_of_test(script: &str) -> String {
 }
 
 /// The script of a policy, with the clock of the test.
-struct Given {
-    script: PolicyScript,
-    text: String,
-    hash: String,
-}
-
-impl Given {
-    fn new(policy: &Policy) -> Self {
-        let script = PolicyScript::new(policy).unwrap();
-        let text = with_clock_of_test(&script.text);
-        let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { script, text, hash }
-    }
+fn script_of(policy: &Policy, revision: u64) -> PolicyScript {
+    let mut script = PolicyScript::new(policy, revision).unwrap();
+    script.script = Script::new(with_clock_of_test(&script.script.text));
+    script
 }
 
 struct Server {
@@ -78,28 +71,53 @@ impl Server {
 
     fn answer(
         &mut self,
-        given: &Given,
+        script: &PolicyScript,
         call: &Call,
         micros: u64,
     ) -> Result<Result<Reply, StoreError>, redis::RedisError> {
-        let Given { script, text, hash } = given;
         let keys = wire::keys(call, script, &self.names);
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(hash).arg(keys.len() + 1).arg(keys).arg(micros);
+        let mut cmd = self.runs(&script.script, &keys, micros);
         wire::write_arguments(&mut cmd, call, script, &self.names);
-        let value = cmd
-            .query(&mut self.connection)
+        let value = self.run(&script.script, &cmd)?;
+        Ok(wire::read(&value, call, "the store", "the state"))
+    }
+
+    /// Replaces the policy of a key.
+    fn adopt(&mut self, scope: &Scope, former: (&Policy, u64), new: (&Policy, u64), micros: u64) {
+        let adoption = Adoption::new(former, new).unwrap();
+        let script = Script::new(with_clock_of_test(&adoption.script.text));
+        let keys = names::all(self.names.state(scope), adoption.logs);
+        let cmd = self.runs(&script, &keys, micros);
+        let value = self.run(&script, &cmd);
+        let value = value.unwrap_or_else(|error| panic!("{error}\n{}", script.text));
+        // A key without usage has no state.
+        assert!(
+            matches!(value, redis::Value::Int(0 | 1)),
+            "{former:?} {new:?}: {value:?}"
+        );
+    }
+
+    fn runs(&self, script: &Script, keys: &[String], micros: u64) -> redis::Cmd {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&script.hash)
+            .arg(keys.len() + 1)
+            .arg(keys)
+            .arg(micros);
+        cmd
+    }
+
+    fn run(&mut self, script: &Script, cmd: &redis::Cmd) -> redis::RedisResult<redis::Value> {
+        cmd.query(&mut self.connection)
             .or_else(|error: redis::RedisError| {
                 if error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
                     return Err(error);
                 }
                 redis::cmd("SCRIPT")
                     .arg("LOAD")
-                    .arg(text)
+                    .arg(&script.text)
                     .exec(&mut self.connection)?;
                 cmd.query(&mut self.connection)
-            })?;
-        Ok(wire::read(&value, call, "the store", "the state"))
+            })
     }
 }
 
@@ -198,7 +216,7 @@ impl Random {
     fn policy(&mut self) -> Policy {
         loop {
             let policy: Policy = (0..=self.below(3)).map(|_| self.limit()).collect();
-            if PolicyScript::new(&policy).is_ok() {
+            if PolicyScript::new(&policy, 0).is_ok() {
                 return policy;
             }
         }
@@ -351,33 +369,22 @@ fn assert_replies_as_the_ledger(
     let (mut stopped, mut lost, mut reclaimed) = (0, 0, 0);
     let first = random.units << 32;
     for key in first..first + policies {
-        let (mut policy, mut known) = (random.policy(), Known::default());
-        let mut script = Given::new(&policy);
+        let (policy, mut known) = (random.policy(), Known::default());
+        let script = script_of(&policy, 0);
         let mut now = EPOCH + random.below(1_000 * random.time);
         let mut ledger: Option<Ledger> = None;
         let mut history = Vec::new();
         for _ in 0..40 {
             let far = random.one_in(4);
             now += random.below(if far { 50 } else { 6 } * random.time);
-            let replaces = random.one_in(25);
-            if replaces {
-                policy = random.policy();
-                script = Given::new(&policy);
-                known.grants.clear();
-            }
-            let mut call = random_call(&mut random, &mut known, key, &policy, now);
-            call.replaces_policy = replaces;
+            let call = random_call(&mut random, &mut known, key, &policy, now);
             let moment = Moment::from_nanos(now * 1_000);
-            let ledger = ledger.get_or_insert_with(|| Ledger::new(plan(&policy), moment));
-            if *ledger.plan().policy() != policy {
-                ledger.replace_policy(plan(&policy), moment);
-            }
-            // Under a policy without places, leases of the previous policy expire without being counted.
-            let counts_reclaimed = script.script.holds_places() && !replaces;
+            let ledger = ledger.get_or_insert_with(|| Ledger::new(plan(&policy), 0, moment));
+            let counts_reclaimed = script.holds_places();
             let expected = rounded(ledger.call(moment, &call).0, counts_reclaimed);
             let answer = server
                 .answer(&script, &call, now)
-                .unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.text));
+                .unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.script.text));
             let found = answer.unwrap_or_else(|error| panic!("{policy}: {error}"));
             note(&mut known, &call, &found, now);
             let mut found = rounded(found, counts_reclaimed);
@@ -430,6 +437,66 @@ fn each_script_replies_as_the_ledger_does() {
     );
 }
 
+/// A limit of time starts with the units that were used of its counterpart. Leases hold the places that the ledger says.
+#[test]
+fn a_later_policy_takes_over_usage_and_leases() {
+    let mut server = Server::new("adoption");
+    let mut random = Random {
+        state: 0x9E37_79B9_7F4A_7C15,
+        units: 1,
+        time: 1_000,
+    };
+    let (mut carried, mut held) = (0, 0);
+    for key in 0..1_500 {
+        let (former, mut known) = (random.policy(), Known::default());
+        let script = script_of(&former, 0);
+        let mut now = EPOCH + random.below(1_000_000);
+        let mut ledger = Ledger::new(plan(&former), 0, Moment::from_nanos(now * 1_000));
+        for _ in 0..8 {
+            now += random.below(4_000);
+            let call = random_call(&mut random, &mut known, key, &former, now);
+            ledger.call(Moment::from_nanos(now * 1_000), &call);
+            let found = server.answer(&script, &call, now).unwrap().unwrap();
+            note(&mut known, &call, &found, now);
+        }
+        let before = server.answer(&script, &call_of(key, &former), now);
+        let policy = random.policy();
+        let call = Call {
+            revision: 1,
+            ..call_of(key, &policy)
+        };
+        server.adopt(&call.scope, (&former, 0), (&policy, 1), now);
+        let moment = Moment::from_nanos(now * 1_000);
+        ledger.agree(&plan(&policy), 1, moment);
+        let expected = ledger.call(moment, &call).0.limits;
+        let found = server.answer(&script_of(&policy, 1), &call, now);
+        let (before, found) = (
+            before.unwrap().unwrap().limits,
+            found.unwrap().unwrap().limits,
+        );
+        let of = counterparts(former.limits(), policy.limits());
+        for (index, limit) in policy.limits().iter().enumerate() {
+            let left = found[index].remaining;
+            let about = format!("{limit} of `{policy}` after `{former}`: {before:?} {found:?}");
+            if limit.counts_places() {
+                assert_eq!(left, expected[index].remaining, "{about}");
+                held += limit.capacity() - left;
+            } else if let Some(of) = of[index] {
+                let used = former.limits()[of].capacity() - before[of].remaining;
+                let at_most = limit.capacity().saturating_sub(used);
+                // More than the capacity may have been used of the former limit.
+                let is_known = before[of].remaining > 0;
+                assert!(left == at_most || left < at_most && !is_known, "{about}");
+                carried += used;
+            }
+        }
+    }
+    assert!(
+        carried > 1_000 && held > 50,
+        "{carried} units, {held} places"
+    );
+}
+
 #[test]
 fn large_numbers_are_exact() {
     let mut server = Server::new("large");
@@ -467,9 +534,9 @@ fn more_replicas_wait_than_there_are_tickets() {
     .enumerate()
     {
         let policy = policy.parse().unwrap();
-        let script = Given::new(&policy);
+        let script = script_of(&policy, 0);
         let mut now = EPOCH;
-        let mut ledger = Ledger::new(plan(&policy), Moment::from_nanos(now * 1_000));
+        let mut ledger = Ledger::new(plan(&policy), 0, Moment::from_nanos(now * 1_000));
         let mut denied = 0;
         for number in 0..600 {
             now += random.below(if number < 200 { 50 } else { 5_000 });

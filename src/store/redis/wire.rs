@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 
 use super::connections::answer_error;
 use super::names::{self, Names};
-use super::script::PolicyScript;
+use super::script::{PolicyScript, read_named};
 use crate::error::StoreError;
 use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply};
 
@@ -22,10 +22,7 @@ pub(super) fn keys(call: &Call, script: &PolicyScript, names: &Names) -> Vec<Str
 }
 
 fn concerns_leases(call: &Call, script: &PolicyScript) -> bool {
-    script.holds_places()
-        || call.replaces_policy
-        || !call.returns.is_empty()
-        || !call.renewals.is_empty()
+    script.holds_places() || !call.returns.is_empty() || !call.renewals.is_empty()
 }
 
 /// Adds the arguments after the keys. Numbers are packed, because a script unpacks them faster than it reads an argument for each
@@ -39,7 +36,7 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
         .map_or(f64::INFINITY, |instant| micros_up(instant) as f64);
     let head = [
         valid_until,
-        (u8::from(call.replaces_policy) + 2 * u8::from(call.waits_no_more)).into(),
+        (u8::from(call.keeps_policy) + 2 * u8::from(call.waits_no_more)).into(),
         runs as f64,
         call.settlements.len() as f64,
     ];
@@ -149,8 +146,9 @@ pub(super) fn read(
         Value::Array(items) => Err(match &items[..] {
             [Value::Int(1)] => StoreError::too_late(store),
             [Value::Int(2), Value::BulkString(stored)] => {
-                let stored = String::from_utf8_lossy(stored).into_owned();
-                StoreError::policy_differs(call, stored)
+                let stored = String::from_utf8_lossy(stored);
+                let (text, revision) = read_named(&stored);
+                StoreError::policy_differs(call, text.to_owned(), revision)
             }
             [Value::Int(3)] => StoreError::damaged(store, state),
             _ => answer_error(store),

@@ -174,20 +174,22 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
             NOW,
             None,
             &Call {
+                ttl: 5 * MS,
                 asks: vec![Asks::new(1, 5, [1])],
-                ..call("5/h")
+                ..call("5 concurrent")
             },
         )
         .unwrap()
         .state;
-    let [asks, ..] = firsts("10/s burst 3 initial 0", 1);
+    let [mut asks, ..] = firsts("10/s burst 3 initial 0", 1);
+    asks.revision = 1;
     for first in firsts("10/s burst 3 initial 0", 1) {
         let replaced = rules
             .decide(
                 NOW,
                 former.as_ref(),
                 &Call {
-                    replaces_policy: true,
+                    revision: 1,
                     ..first
                 },
             )

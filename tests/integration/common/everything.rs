@@ -206,13 +206,14 @@ async fn of_policies_in_store(observer: &(impl Observer + Clone)) {
         .key(SHARED_KEY);
     assert!(former.try_acquire().await.is_ok());
     drop(queued(former.acquire())); // cancelled
-    let guarded = Penalty::new(1, Rate::per_second(1)).ban(Duration::from_secs(1));
+    let guarded = Penalty::new(2, Rate::per_second(1)).ban(Duration::from_secs(1));
     let guarded = build(guarded.into())
-        .replace_policy()
+        .revision(1)
         .build()
         .unwrap()
         .key(SHARED_KEY);
     assert!(guarded.try_acquire().await.is_ok() && guarded.try_acquire().await.is_err());
+    assert!(former.try_acquire().await.is_err()); // it has the same policy by now
     guarded.pause_for(ms(5));
     guarded.resume();
     guarded.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));

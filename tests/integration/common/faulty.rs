@@ -26,6 +26,8 @@ pub(crate) enum Way {
     LosesReplies,
     Refuses,
     RefusesLate(Duration),
+    /// The store has a policy that is none.
+    Differs,
     Panics,
 }
 
@@ -72,6 +74,12 @@ impl Faulty {
     }
 }
 
+/// Whether a limiter only looks at the policy in the store: it does so from time to time.
+fn is_look(call: &Call) -> bool {
+    let look = Call::new(call.scope.clone(), call.policy.clone(), call.holder);
+    *call == look
+}
+
 fn refused() -> Result<Reply, StoreError> {
     Err(StoreError::Refused {
         store: "faulty".to_owned(),
@@ -90,7 +98,9 @@ impl Store for Faulty {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         let (store, way) = (self.store.clone(), *self.way.lock().unwrap());
-        self.calls.fetch_add(1, Relaxed);
+        if !is_look(&call) {
+            self.calls.fetch_add(1, Relaxed);
+        }
         let mut most = self.most_settlements.lock().unwrap();
         *most = call.settlements.len().max(*most);
         drop(most);
@@ -118,6 +128,13 @@ impl Store for Faulty {
                     std::future::pending().await
                 }
                 Way::Panics => panic!("on purpose"),
+                Way::Differs => Err(StoreError::PolicyDiffers {
+                    limiter: call.scope.limiter,
+                    stored: "7 per blue moon".to_owned(),
+                    stored_revision: 9,
+                    given: call.policy.to_string(),
+                    given_revision: call.revision,
+                }),
                 Way::Refuses => refused(),
                 Way::RefusesLate(time) => {
                     sleep(time).await;

@@ -606,7 +606,9 @@ fn error(kind: u8, call: &Call) -> StoreError {
             StoreError::PolicyDiffers {
                 limiter,
                 stored,
+                stored_revision: 9,
                 given: String::new(),
+                given_revision: 0,
             }
         }
     }
@@ -756,7 +758,7 @@ impl Case {
             builder = builder.prefetch(7, ms(50));
         }
         if self.replaces {
-            builder = builder.replace_policy();
+            builder = builder.revision(1);
         }
         let tokens = if self.policy.contains("tokens") {
             " and 1000 tokens/s"

@@ -3,6 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
@@ -17,7 +18,10 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server: `redis`, `postgres` or `mariadb`.
     pub(crate) fn start(name: &'static str) -> Self {
-        let folder = env::temp_dir().join(format!("tollgate-{name}-{}", process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let folder = format!("tollgate-{name}-{}-server{number}", process::id());
+        let folder = env::temp_dir().join(folder);
         fs::create_dir_all(&folder).unwrap();
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()

@@ -73,5 +73,7 @@ if present$ > 0 then
 elseif previous$ > 0 then
   life = max(life, to_go$)
 end
+--@USED
+present$ + weighs$
 --@WORDS
 present$, previous$

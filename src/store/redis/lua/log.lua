@@ -102,5 +102,7 @@ max(0, @LIMIT - sum$)
 sum$ > 0 and newest$ + @PERIOD or now
 --@LIFE
 if sum$ > 0 then life = max(life, newest$ + @PERIOD - now) end
+--@USED
+sum$
 --@WORDS
 sum$, oldest$, newest$

@@ -38,6 +38,8 @@ local forgettable = @AFTER(ceil((taken$ + @INITIAL) / @REFILL)) - now
 if forgettable > life then life = forgettable end
 --@WORDS
 taken$
+--@USED
+ceil(taken$ / @PARTS)
 --@STEP_FUNCTIONS
 local function steps$(instant) return floor(instant / @STEP) end
 local function after$(steps) return steps > 0 and (floor(now / @STEP) + steps) * @STEP or now end

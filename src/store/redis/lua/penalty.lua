@@ -73,5 +73,7 @@ at$ > now and 0 or max(0, @THRESHOLD - value$)
   or min(NEVER, max(now, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0)))
 --@LIFE
 life = max(life, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0) - now)
+--@USED
+at$ > now and max(value$, @THRESHOLD) or value$
 --@WORDS
 at$, value$, bans$

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
--- ARGV  1 packed doubles: valid until, the sum of 1 if the policy is replaced and 2 if no request of the holder waits any more, how many
+-- ARGV  1 packed doubles: valid until, the sum of 1 if the policy is kept for long and 2 if no request of the holder waits any more, how many
 --       runs, how many settlements, the holder (eight bytes), how often it polls for a place, or 0 if it hears of its turns; each run:
 --       count, kind (0 does not wait, 1 waits, 2 a peek, 3 prefetches), a cost for each limit; each settlement: the instant of the
 --       grant, charged and actual cost for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
@@ -12,7 +12,7 @@
 -- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
 --       (-1: none), remaining, when a unit is available, and reset for each limit, then the renewals that came too late, from 0. Or a list:
 --       1: too late; 2 and a text: the policy that is stored; 3: the state is damaged
--- state a byte for the version, the policy as text, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
+-- state a byte for the version, the policy as text, `#` and its revision unless that is 0, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
 --       latest expiry of a lease, and the words of each limit; if replicas wait, the line of line.lua
 local call, decode, encode, format = redis.call, struct.unpack, struct.pack, string.format
 local floor, ceil, max, min, huge = math.floor, math.ceil, math.max, math.min, math.huge
@@ -22,27 +22,26 @@ local BIG, NEVER, RELEASE = 4503599627370496, 18446744073709552, 184467440737095
 --@end
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local raw, stored, from = call('GET', KEYS[1]), nil, nil
+local raw = call('GET', KEYS[1])
 local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false, 0, nil
 -- held: how many leases there are. unequal: how many of them do not hold one place of each limit; KEYS[3] has their costs.
 local held, unequal, freed = 0, 0, 0
 local channel, key, ttl, next_id, odd_costs, opened
 -- line: the tickets of the replicas that wait; nil if none does
-local line, open_line
+local line
 local returned = 0
 if @HAS_PLACES then odd_costs, opened = {}, {} end
 --@for LIMITS
 @DECLARE
 --@end
 local packed = ARGV[1]
-local valid, replaced, runs, settlements = decode('<dddd', packed)
-local waits_no_more = replaced >= 2
-replaced = replaced % 2
-@LINE
+local valid, flags, runs, settlements = decode('<dddd', packed)
+local waits_no_more, keeps_policy = flags >= 2, flags % 2 == 1
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
     if #raw ~= @SIZE then
       if #raw < @SIZE or (#raw - @SIZE - 8) % @TICKET ~= 0 then return {3} end
+      @LINE
       line = open_line(raw:sub(@SIZE + 1))
     end
     last, fence, born, latest@ALL_WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
@@ -50,12 +49,8 @@ if raw then
     if sum - sum ~= 0 then return {3} end -- a number that is none, or infinite
     if last > now then now = last end
   else
-    stored, from = raw:match('^@VERSION([^%z]*)%z()')
-    if not stored or #raw < from + 31 then return {3} end
-    if replaced == 0 then return {2, stored} end
-    last, fence, born, latest = decode('<dddd', raw, from)
-    now = max(now, last)
-    last, born, dirty = now, now, true
+    local stored = raw:match('^@VERSION([^%z]*)%z')
+    return stored and {2, stored} or {3}
   end
 end
 if now >= valid then return {1} end
@@ -71,9 +66,10 @@ if settlements > 0 or ARGV[2] then
   local returns, renewals, odd_ids = 0, 0, {}
   if channel then
     ttl, returns, renewals = decode('<ddd', packed, lease)
-    if unequal > 0 or line then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    local expired = (unequal > 0 or line) and call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
+    if not expired or #expired > 0 then reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    odd_ids = expired or odd_ids
     for i = 1, line and #odd_ids or 0 do line.take_back(odd_ids[i], @PLACE_COUNT) end
-    reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
     if unequal > 0 then
       for i = next_id, next_id + returns - 1 do
         if call('ZREM', KEYS[2], ARGV[i]) == 1 then
@@ -102,9 +98,7 @@ if settlements > 0 or ARGV[2] then
       end
     end
     held = call('ZCARD', KEYS[2])
-    if stored then
-      call('DEL', KEYS[3])
-    elseif held > 0 and not raw then
+    if held > 0 and not raw then
       -- The state was evicted, and the leases were not.
       local all = call('HGETALL', KEYS[3])
       for i = 2, #all, 2 do
@@ -238,7 +232,10 @@ for _ = 1, runs do
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
-if wanted > 0 and not line then line = open_line('') end
+if wanted > 0 and not line then
+  @LINE
+  line = open_line('')
+end
 if line and (asked or returned > 0 or waits_no_more) then
   local due = rank > 0 and rank < RELEASE and rank or 0
   rank = line.finish(rank == huge and 0 or wanted, wanted_costs or last_costs, due, taken) or rank
@@ -283,6 +280,7 @@ end
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
 if lost then reply = reply .. table.concat(lost) end
+if keeps_policy and not dirty then dirty = call('PTTL', KEYS[1]) < @KEEPS / 2000 end
 if dirty then
   local life = fence - now + 1
   if latest - now > life then life = latest - now end
@@ -292,6 +290,7 @@ if dirty then
   end
   --@end
   if line then life = max(life, line.life()) end
+  if keeps_policy then life = max(life, @KEEPS) end
   if life > BIG then life = BIG end
   if life > 0 then
     -- The expiry has few enough digits to be written in full.

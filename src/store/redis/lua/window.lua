@@ -44,5 +44,7 @@ if carried$ then
   -- Keeps the earlier window as it was, so that a grant in it can still be refunded.
   used$, ends$ = used$ + @LIMIT * floor((ends$ - carried$) / @PERIOD), carried$
 end
+--@USED
+used$
 --@WORDS
 ends$, used$

@@ -7,7 +7,7 @@ use crate::store::redis::script::MAX_LIMITS;
 
 struct Caller {
     server: Server,
-    given: Given,
+    script: PolicyScript,
     policy: Policy,
     now: u64,
 }
@@ -17,7 +17,7 @@ impl Caller {
         let policy: Policy = policy.parse().unwrap();
         Self {
             server: Server::new(prefix),
-            given: Given::new(&policy),
+            script: script_of(&policy, 0),
             policy,
             now: EPOCH,
         }
@@ -26,7 +26,7 @@ impl Caller {
     fn answer(&mut self, change: impl FnOnce(&mut Call)) -> Result<Reply, StoreError> {
         let mut call = call_of(0, &self.policy);
         change(&mut call);
-        self.server.answer(&self.given, &call, self.now).unwrap()
+        self.server.answer(&self.script, &call, self.now).unwrap()
     }
 
     fn reply(&mut self, change: impl FnOnce(&mut Call)) -> Reply {

@@ -56,7 +56,7 @@ fn answer_of_owner(
 ) -> Reply {
     let keys = wire::keys(call, script, names);
     let mut cmd = redis::cmd("EVAL");
-    cmd.arg(&script.text).arg(keys.len()).arg(&keys);
+    cmd.arg(&script.script.text).arg(keys.len()).arg(&keys);
     wire::write_arguments(&mut cmd, call, script, names);
     let answers: Vec<RedisResult<Value>> = nodes.iter_mut().map(|node| cmd.query(node)).collect();
     let mut owned = None;
@@ -75,7 +75,6 @@ fn calls(scope: &Scope, policy: &crate::policy::Policy) -> [Call; 3] {
     let blank = || Call {
         scope: scope.clone(),
         ttl: 60_000_000_000,
-        replaces_policy: true,
         ..call_of(0, policy)
     };
     let costs: Box<[u64]> = policy
@@ -161,7 +160,7 @@ fn each_script_runs_where_its_keys_are() {
         .flat_map(|policy| keys.map(|key| (policy, key)))
     {
         let policy = policy.parse().unwrap();
-        let script = PolicyScript::new(&policy).unwrap();
+        let script = PolicyScript::new(&policy, 0).unwrap();
         let scope = Scope {
             limiter: format!("{{{policy}}}").into(),
             key: Arc::from(key),
@@ -190,7 +189,7 @@ fn a_turn_is_heard_at_every_node() {
         Names::new(&format!("cluster-release-{}", std::process::id())),
     );
     let policy = "2 concurrent ttl 1m".parse().unwrap();
-    let script = PolicyScript::new(&policy).unwrap();
+    let script = PolicyScript::new(&policy, 0).unwrap();
     let clients: Vec<_> = urls()
         .iter()
         .map(|url| redis::Client::open(url.as_str()).unwrap())

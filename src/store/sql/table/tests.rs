@@ -154,7 +154,8 @@ fn blank(policy: &str) -> Call {
         peek: None,
         polls_every: 0,
         waits_no_more: false,
-        replaces_policy: false,
+        revision: 0,
+        keeps_policy: false,
     }
 }
 
