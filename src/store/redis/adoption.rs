@@ -10,7 +10,7 @@ use super::script::{
 use crate::core::gate::limit_state::{counterparts, place_counterpart};
 use crate::error::StoreError;
 use crate::policy::{Limit, Policy};
-use crate::strategy::SlidingMethod;
+use crate::strategy::{Penalty, SlidingMethod};
 
 const FRAME: &str = include_str!("lua/adopt.lua");
 
@@ -150,7 +150,7 @@ fn continues(former_values: &Values, former: &Limit, values: &Values, limit: &Li
                 && (!is_log || former_values[script::LOG_KEY] == values[script::LOG_KEY])
         }
         (Limit::Penalty(former), Limit::Penalty(penalty)) => {
-            let period = |penalty: &crate::Penalty| penalty.get_fall().map(|rate| rate.period());
+            let period = |penalty: &Penalty| penalty.get_fall().map(|rate| rate.period());
             period(former) == period(penalty) && former.get_half_life() == penalty.get_half_life()
         }
         _ => former == limit,
