@@ -157,14 +157,15 @@ pub enum EventKind {
     /// The limiter was [closed](crate::Limiter::close): waiting requests are refused after this event. Or it was [closed to new
     /// requests](crate::Limiter::close_to_new): waiting requests are still served.
     Closed,
-    /// Calls to the store of a [shared limiter](crate::SharedLimiter) have failed several times in a row. For a while, calls fail
-    /// at once, and requests follow the [rule](crate::store::OnStoreDown) of the limiter.
+    /// Calls to the store of a [shared limiter](crate::SharedLimiter), or to a [part](crate::store::Store::part_of) of it, have failed
+    /// several times in a row. For a while, such calls fail at once, and requests follow the [rule](crate::store::OnStoreDown) of
+    /// the limiter. Further parts that fail meanwhile are not reported.
     #[non_exhaustive]
     StoreDown {
         /// The error of the latest call.
         error: StoreError,
     },
-    /// The store of a [shared limiter](crate::SharedLimiter) answers again.
+    /// The store of a [shared limiter](crate::SharedLimiter), with all its parts, answers again.
     #[non_exhaustive]
     StoreUp {
         /// How long the store was down.

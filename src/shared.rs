@@ -453,8 +453,9 @@ impl SharedLimiter {
         self.shared.keys.totals(|| *self.shared.link.counted.lock())
     }
 
-    /// Whether this process calls the store. `false` after calls have failed: no call is made for a while, and requests follow
-    /// [the rule](SharedLimiterBuilder::on_store_down). An observer gets an event when the value changes.
+    /// Whether this process calls the store. `false` after calls to it, or to a [part](Store::part_of) of it, have failed: no such
+    /// call is made for a while, and requests follow [the rule](SharedLimiterBuilder::on_store_down). An observer gets an event when
+    /// the value changes.
     #[must_use]
     pub fn store_is_up(&self) -> bool {
         self.shared.link.is_up()
@@ -550,7 +551,7 @@ impl SharedLimiter {
         let asked = from.clone();
         let ask = || link.store.keys(&link.name, asked, max);
         let check = |page: &KeyPage| check_next_page(from.as_deref(), page.next.as_deref());
-        link.within_deadline(ask, check)
+        link.within_deadline(PART_OF_LISTINGS, ask, check)
             .await
             .map_err(|failed| failed.error)
     }
@@ -590,7 +591,7 @@ impl SharedLimiter {
     pub async fn purge(&self, max: usize) -> Result<u64, StoreError> {
         let link = &self.shared.link;
         let ask = || link.store.purge(&link.name, max);
-        link.within_deadline(ask, |purged| check_purged(*purged, max))
+        link.within_deadline(PART_OF_LISTINGS, ask, |purged| check_purged(*purged, max))
             .await
             .map_err(|failed| failed.error)
     }
@@ -714,6 +715,9 @@ debug_fields! {
     SharedLimiter,
     |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.policy())
 }
+
+/// The [part](Store::part_of) of the store that listings and purges count as calls to.
+const PART_OF_LISTINGS: u64 = 0;
 
 /// The data that the handles of all keys share.
 #[derive(Debug)]

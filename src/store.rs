@@ -125,6 +125,14 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The number of the part of the store that has this key, where the parts fail apart from each other: of the node of a cluster.
+    /// While a part does not answer, calls for its keys fail at once, and those for keys of the other parts are made. 0, the default,
+    /// if the store has one part. Listings and purges count as calls to part 0.
+    fn part_of(&self, scope: &Scope) -> u64 {
+        let _ = scope;
+        0
+    }
+
     /// Notifies the listener, until it [is closed](ReleaseListener::is_closed), of the [turns](Decided::turns) of this limiter's
     /// keys. Messages may be lost, so waiters also poll from time to time. Returns whether the store reports the turns of all
     /// processes. If not, waiters poll fifty times as often.

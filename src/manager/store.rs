@@ -5,6 +5,7 @@
 //! After a reply it yields, so that tasks that were granted can ask again first and share the next call. A heartbeat renews the
 //! leases.
 
+mod breaker;
 mod kept_keys;
 mod link;
 
@@ -145,7 +146,8 @@ impl<'a> AtStore<'a> {
             };
             let _given_up = timeout(link.deadline, arrives).await; // its carrier may be in a runtime that nothing polls
         }
-        link.within_deadline(|| link.store.reset(scope), |()| Ok(()))
+        let part = link.store.part_of(&scope);
+        link.within_deadline(part, || link.store.reset(scope), |()| Ok(()))
             .await
             .map_err(|failed| failed.error)?;
         self.change_session(|step| step.session.was_reset());

@@ -69,12 +69,27 @@ use servers::Servers;
 ///
 /// # Server
 ///
-/// A store connects to one server. In a Redis Cluster, that is one node: calls for keys of other nodes fail with
-/// [`Refused`](StoreError::Refused). The names and the scripts are suitable for a cluster: all keys of a call are in one slot.
-///
 /// A limiter relies on the data of the server. So the server should not evict keys with an expiry (`maxmemory-policy
 /// noeviction`), nor lose writes when it fails: an asynchronous replica that takes over may have missed grants, which are then
-/// granted again. If the server's clock steps back, time stands still for each key in use until the clock has caught up.
+/// granted again. If the server's clock steps back, time stands still for each key in use until the clock has caught up. More
+/// settings are on the page of [`SharedLimiter`](crate::SharedLimiter#settings-of-the-server).
+///
+/// # Clusters
+///
+/// A store from [`cluster`](RedisStore::cluster) asks a node which nodes there are, and sends each call to the node that has the
+/// key. All keys of a call are in one slot, so each key of a limiter is on one node, and the keys of a limiter are spread over all of
+/// them. A store from [`connect`](RedisStore::connect) stays at its server, and in a cluster its calls for keys of other nodes fail
+/// with [`Refused`](StoreError::Refused).
+///
+/// - When slots move to another node, calls follow them (`MOVED`, `ASK`). While only a part of a key's data has moved, no node carries out a
+///   call for it. The call waits until its [timeout](RedisStoreBuilder::timeout), and then fails with
+///   [`Unreachable`](StoreError::Unreachable).
+/// - When a master dies, calls for its keys fail until the cluster has promoted a replica: after `cluster-node-timeout`, and a second or
+///   two. Grants that had not reached the replica may be granted again. Calls for keys of other nodes are not affected if
+///   `cluster-require-full-coverage` is `no`. With `yes`, the default of Redis, the whole cluster refuses calls meanwhile.
+/// - A node that does not answer delays no calls for keys of other nodes.
+/// - The nodes pass messages of released places on to each other. A process listens at one node, and at another one when that
+///   one has died.
 ///
 /// # Examples
 ///
@@ -309,6 +324,11 @@ impl Store for RedisStore {
 
     fn answers_within(&self) -> Option<Duration> {
         Some(self.shared.servers.timeout)
+    }
+
+    fn part_of(&self, scope: &Scope) -> u64 {
+        let shared = &self.shared;
+        shared.servers.part_of(|| shared.names.state(scope))
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {

@@ -156,6 +156,10 @@ impl Store for WithClock {
         })
     }
 
+    fn part_of(&self, scope: &Scope) -> u64 {
+        self.store.part_of(scope)
+    }
+
     fn answers_within(&self) -> Option<Duration> {
         self.store.answers_within()
     }

@@ -175,31 +175,35 @@ impl Takers {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_exact_while_slots_move_under_load() {
-    const KEYS: usize = 60;
+    const KEYS: usize = 30;
+    const LIMIT: u64 = 400;
     let cluster = RedisCluster::start(3, &STAYS);
     let urls = cluster.urls();
     // The nodes are not all given.
     let name = unique("moves");
-    let [one, other] =
-        [(); 2].map(|()| process(&urls[1..2], &name, "window 100/100d from first grant"));
+    let policy = format!("window {LIMIT}/100d from first grant");
+    let [one, other] = [(); 2].map(|()| process(&urls[1..2], &name, &policy));
     let takers = Takers::begin(&[one, other], KEYS);
     while takers.sum() < 300 {
         sleep(ms(5)).await;
     }
     let cluster = tokio::task::spawn_blocking(move || {
-        cluster.reshard(1_500, 0, 1);
-        cluster.reshard(3_000, 1, 2);
+        cluster.reshard(600, 0, 1);
+        cluster.reshard(1_200, 1, 2);
         cluster
     });
     let cluster = cluster.await.unwrap();
     println!(
         "granted when the slots had moved: {} of {}",
         takers.sum(),
-        KEYS * 100
+        LIMIT * KEYS as u64
     );
     let (counts, errors) = takers.end().await;
     assert_eq!(errors, [""; 0]);
-    assert!(counts.iter().all(|count| *count == (100, 0)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| *count == (LIMIT, 0)),
+        "{counts:?}"
+    );
     drop(cluster);
 }
 
@@ -359,8 +363,9 @@ async fn a_replica_takes_over_from_a_master_that_is_killed() {
                 "{key}: {granted}, {failed} failed"
             );
         } else {
+            // A stall of the machine makes a few calls fail, the dead node would make hundreds fail.
             assert!(
-                granted + failed >= 200 && granted <= 200,
+                granted + failed >= 200 && granted <= 200 && failed < 10,
                 "{key}: {granted}, {failed} failed"
             );
         }
@@ -372,14 +377,14 @@ async fn a_replica_takes_over_from_a_master_that_is_killed() {
 async fn a_node_that_stands_still_delays_only_its_own_keys() {
     let cluster = RedisCluster::start(3, &STAYS);
     let urls = cluster.urls();
-    let limiters = [0, 1, 2].map(|node| {
-        let name = unique("still");
-        let key = key_at(&cluster, &name, node);
-        process(&urls, &name, "100000/s").key(key)
-    });
+    let name = unique("still");
+    let limiter = process(&urls, &name, "100000/s");
+    let limiters = [0, 1, 2].map(|node| limiter.key(key_at(&cluster, &name, node)));
     for limiter in &limiters {
         drop(limiter.try_acquire().await.unwrap());
     }
+    let fresh_name = unique("fresh");
+    let fresh_key = key_at(&cluster, &fresh_name, 1);
     let frozen = 0;
     cluster.nodes[frozen].signal("STOP");
     let stops = Arc::new(AtomicBool::new(false));
@@ -410,9 +415,8 @@ async fn a_node_that_stands_still_delays_only_its_own_keys() {
         sleep(ms(5)).await;
     }
     // A store that knows nothing yet, and is given the frozen node first.
-    let fresh = unique("fresh");
-    let key = key_at(&cluster, &fresh, 1);
-    let fresh = process(&[urls[frozen].clone(), urls[2].clone()], &fresh, "10/s").key(key);
+    let urls = [urls[frozen].clone(), urls[2].clone()];
+    let fresh = process(&urls, &fresh_name, "10/s").key(fresh_key);
     let start = Instant::now();
     drop(fresh.try_acquire().await.unwrap());
     assert!(start.elapsed() < ms(800), "{:?}", start.elapsed());

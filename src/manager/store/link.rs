@@ -1,4 +1,4 @@
-//! The way to a store: a deadline for each call, and a breaker that gives a store time to recover when it does not answer.
+//! The way to a store: a deadline for each call, and breakers that give the store time to recover when it does not answer.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::breaker::Breakers;
 use super::kept_keys::KeptKeys;
 use crate::core::session::{CallAnswer, CallFailed};
 use crate::error::{ReplyFault, StoreError};
@@ -39,7 +40,7 @@ pub(crate) struct StoreLink {
     known_at: Lock<Option<Instant>>,
     /// Whether a task looks at the policy in the store.
     is_watched: AtomicBool,
-    breaker: Lock<Breaker>,
+    breakers: Lock<Breakers>,
 }
 
 /// The policy of a limiter, which follows that of the store.
@@ -62,79 +63,6 @@ pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
 /// shares with other processes show a later policy sooner.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
-/// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
-#[derive(Debug)]
-struct Breaker {
-    failures: u32,
-    open: Option<Open>,
-    /// The longest pause between two probes.
-    longest: Duration,
-}
-
-#[derive(Debug)]
-struct Open {
-    error: StoreError,
-    since: Instant,
-    probe_at: Instant,
-    probing: bool,
-}
-
-impl Breaker {
-    const FAILURES: u32 = 2;
-    const FIRST: Duration = Duration::from_millis(100);
-
-    fn new(longest: Duration) -> Self {
-        Self {
-            failures: 0,
-            open: None,
-            longest,
-        }
-    }
-
-    /// Decides whether a call may be made now. Returns whether the call is a probe.
-    fn admit(&mut self, now: impl FnOnce() -> Instant) -> Result<bool, StoreError> {
-        match &mut self.open {
-            Some(open) if open.probing || now() < open.probe_at => Err(open.error.clone()),
-            Some(open) => {
-                open.probing = true;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
-    }
-
-    /// Records a failed call. Returns whether it opened the breaker.
-    fn failed(&mut self, now: Instant, error: &StoreError) -> bool {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures < Self::FAILURES {
-            return false;
-        }
-        let pause = Self::FIRST
-            .saturating_mul(1 << (self.failures - Self::FAILURES).min(16))
-            .min(self.longest);
-        let opens = self.open.is_none();
-        let since = self.open.as_ref().map_or(now, |open| open.since);
-        self.open = Some(Open {
-            error: error.clone(),
-            since,
-            probe_at: now + pause,
-            probing: false,
-        });
-        opens
-    }
-
-    /// Records an answered call. Returns the instant at which the breaker opened, if it is open.
-    fn answered(&mut self) -> Option<Instant> {
-        self.failures = 0;
-        self.open.take().map(|open| open.since)
-    }
-
-    /// Records that a probe ended without a result, because its future was dropped.
-    fn probe_was_dropped(&mut self) {
-        self.open.iter_mut().for_each(|open| open.probing = false);
-    }
-}
-
 impl StoreLink {
     pub(crate) fn new(
         store: Arc<dyn Store>,
@@ -155,7 +83,7 @@ impl StoreLink {
             was_used: AtomicBool::new(false),
             known_at: Lock::default(),
             is_watched: AtomicBool::new(false),
-            breaker: Lock::new(Breaker::new(longest_pause)),
+            breakers: Lock::new(Breakers::new(longest_pause)),
         }
     }
 
@@ -211,42 +139,44 @@ impl StoreLink {
     }
 
     async fn call_once(&self, call: Call) -> CallAnswer {
-        let terms = ReplyTerms::of(&call);
+        let (terms, part) = (ReplyTerms::of(&call), self.store.part_of(&call.scope));
         // A store that keeps the deadline itself saves a timer.
         let time = self.store.answers_within();
         let is_sure = time.is_some_and(|time| time <= self.deadline);
         let answer = async { self.store.call(call).await };
-        self.ask(answer, is_sure, |answer| terms.check(answer))
+        self.ask(part, answer, is_sure, |answer| terms.check(answer))
             .await
     }
 
-    /// Awaits another operation of the store within the deadline, and checks its answer.
+    /// Awaits another operation of a part of the store within the deadline, and checks its answer.
     pub(crate) async fn within_deadline<T>(
         &self,
+        part: u64,
         ask: impl FnOnce() -> StoreFuture<T>,
         check: impl FnOnce(&T) -> Result<(), ReplyFault>,
     ) -> Result<T, CallFailed> {
         let answer = async { ask().await };
-        self.ask(answer, false, |answer| {
+        self.ask(part, answer, false, |answer| {
             answer.as_ref().map_or(Ok(()), check)
         })
         .await
     }
 
-    /// Awaits an answer, unless the breaker is open. `is_sure`: the store itself keeps the deadline. An answer that breaks a rule
+    /// Awaits an answer of a part, unless its breaker is open. `is_sure`: the store itself keeps the deadline. An answer that breaks a rule
     /// is an error of the store.
     async fn ask<T>(
         &self,
+        part: u64,
         answer: impl Future<Output = Result<T, StoreError>>,
         is_sure: bool,
         check: impl FnOnce(&Result<T, StoreError>) -> Result<(), ReplyFault>,
     ) -> Result<T, CallFailed> {
-        let admitted = self.breaker.lock().admit(Instant::now);
+        let admitted = self.breakers.lock().admit(part, Instant::now);
         let is_probe = admitted.map_err(|error| CallFailed {
             error,
             may_have_run: false,
         })?;
-        let probe = is_probe.then(|| OnDrop(|| self.breaker.lock().probe_was_dropped()));
+        let probe = is_probe.then(|| OnDrop(|| self.breakers.lock().probe_was_dropped(part)));
         let answer = AssertUnwindSafe(answer).catch_unwind();
         let answer = if is_sure {
             Ok(answer.await)
@@ -268,23 +198,23 @@ impl StoreLink {
             fault,
         });
         let answer = checked.and(answer);
-        self.note(&answer);
+        self.note(part, &answer);
         answer.map_err(|error| CallFailed {
             may_have_run: error.may_have_run(),
             error,
         })
     }
 
-    /// Reports an answer to the breaker, and a change of the breaker to the observer.
-    fn note<T>(&self, answer: &Result<T, StoreError>) {
+    /// Reports an answer of a part to its breaker, and a change of the store to the observer.
+    fn note<T>(&self, part: u64, answer: &Result<T, StoreError>) {
         let event = match answer {
             Err(error) if error.is_down() => {
-                let opened = self.breaker.lock().failed(Instant::now(), error);
+                let opened = self.breakers.lock().failed(part, Instant::now(), error);
                 let error = error.clone();
                 opened.then_some(EventKind::StoreDown { error })
             }
             _ => {
-                let was_down = self.breaker.lock().answered();
+                let was_down = self.breakers.lock().answered(part, Instant::now);
                 was_down.map(|since| EventKind::StoreUp {
                     down_for: since.elapsed(),
                 })
@@ -295,9 +225,9 @@ impl StoreLink {
         }
     }
 
-    /// Whether calls are made at present, because the breaker is closed.
+    /// Whether calls for all keys are made at present, because no breaker is open.
     pub(crate) fn is_up(&self) -> bool {
-        self.breaker.lock().open.is_none()
+        self.breakers.lock().are_closed()
     }
 }
 
@@ -337,80 +267,5 @@ pub(super) struct OnDrop<F: FnMut()>(pub(super) F);
 impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_breaker_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
-        let error = StoreError::Unanswered {
-            store: "s".to_owned(),
-            after: None,
-            source: None,
-        };
-        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
-        assert_eq!(
-            (breaker.admit(|| now), breaker.failed(now, &error)),
-            (Ok(false), false)
-        );
-        assert_eq!(
-            (breaker.admit(|| now), breaker.failed(now, &error)),
-            (Ok(false), true)
-        );
-        assert_eq!(breaker.admit(|| now), Err(error.clone()));
-        let later = now + Breaker::FIRST;
-        assert_eq!(
-            (breaker.admit(|| later), breaker.admit(|| later)),
-            (Ok(true), Err(error.clone()))
-        );
-        assert!(!breaker.failed(later, &error), "it is open already");
-        assert_eq!(
-            breaker.admit(|| later + Breaker::FIRST),
-            Err(error.clone()),
-            "the pause has doubled"
-        );
-        let much_later = later + 2 * Breaker::FIRST;
-        assert_eq!(breaker.admit(|| much_later), Ok(true));
-        assert_eq!(breaker.answered(), Some(now));
-        assert_eq!(
-            (breaker.admit(|| much_later), breaker.admit(|| much_later)),
-            (Ok(false), Ok(false))
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn its_pause_grows_to_the_longest_one() {
-        let error = StoreError::Unanswered {
-            store: "s".to_owned(),
-            after: None,
-            source: None,
-        };
-        let longest = Duration::from_millis(300);
-        let (mut breaker, now) = (Breaker::new(longest), Instant::now());
-        (0..100).for_each(|_| _ = breaker.failed(now, &error));
-        assert!(
-            breaker
-                .admit(|| now + longest - Duration::from_nanos(1))
-                .is_err()
-        );
-        assert_eq!(breaker.admit(|| now + longest), Ok(true));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_is_dropped_does_not_keep_it_open() {
-        let error = StoreError::Unanswered {
-            store: "s".to_owned(),
-            after: None,
-            source: None,
-        };
-        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
-        (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
-        let later = now + Breaker::FIRST;
-        assert_eq!(breaker.admit(|| later), Ok(true));
-        breaker.probe_was_dropped();
-        assert_eq!(breaker.admit(|| later), Ok(true));
     }
 }

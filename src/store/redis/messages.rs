@@ -18,7 +18,8 @@ use crate::store::serve::{ASK_AFTER, ServedListeners};
 /// left.
 ///
 /// A script publishes its messages at the node that has the key, and the cluster passes them on to all its nodes. So one
-/// connection, to any node, receives all messages.
+/// connection, to any node, receives all messages, also while slots move and masters change. Sharded messages (`SPUBLISH`, from Redis 7
+/// on) would spare the other nodes that, but they need a connection to each master, and a new subscription after each move.
 pub(super) async fn follow(servers: Arc<Servers>, names: Names, served: Arc<ServedListeners>) {
     let server = servers.next_to_follow();
     let Ok(Ok(connection)) = timeout(ASK_AFTER, server.client.get_async_pubsub()).await else {

@@ -115,7 +115,9 @@ impl Servers {
                 Err(error @ StoreError::Unreachable { .. }) if self.cluster.is_some() => {
                     let learnt = self.learn(by).await;
                     match learnt.and(self.server_of(at, by).await) {
-                        Ok(now) if !Arc::ptr_eq(&now, &server) => (server, asks) = (now, false),
+                        Ok(now) if !Arc::ptr_eq(&now, &server) && is_in_time(by) => {
+                            (server, asks) = (now, false);
+                        }
                         _ => return Err(error),
                     }
                     continue;
@@ -210,6 +212,16 @@ impl Servers {
                 "no node of the cluster has the slot of the key",
             )
         })
+    }
+
+    /// The number of the server that has the key of this name, as far as is known. It stays the same when a replica takes over.
+    pub(super) fn part_of(&self, name: impl FnOnce() -> String) -> u64 {
+        let Some(cluster) = &self.cluster else {
+            return 0;
+        };
+        let slot = slot_of(&name());
+        let owner = cluster.slots.lock().number_of(slot);
+        owner.unwrap_or_default().into()
     }
 
     /// The node that this answer of `by` names: `MOVED` for good, or `ASK` for one command.
@@ -339,7 +351,13 @@ impl Servers {
 
     fn read_slots(&self, answer: Value, by: &Connections) -> Result<Slots, StoreError> {
         let is_wrong = || StoreError::unreachable(&by.store, "it has sent no list of slots");
-        let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).map_err(|_| is_wrong())?;
+        let mut ranges: Vec<Vec<Value>> =
+            redis::from_redis_value(answer).map_err(|_| is_wrong())?;
+        // So a node has the number of the one that it has replaced.
+        ranges.sort_by_key(|range| match range.first() {
+            Some(Value::Int(first)) => *first,
+            _ => 0,
+        });
         let mut slots = Slots::default();
         for range in ranges {
             // The first slot, the last one, the master, and its replicas.
@@ -452,9 +470,13 @@ impl Servers {
 }
 
 impl Slots {
+    fn number_of(&self, slot: u16) -> Option<u16> {
+        *self.owners.get(usize::from(slot))?
+    }
+
     fn node_of(&self, slot: u16) -> Option<Arc<Connections>> {
-        let owner = *self.owners.get(usize::from(slot))?;
-        self.nodes.get(usize::from(owner?)).cloned()
+        let number = self.number_of(slot)?;
+        self.nodes.get(usize::from(number)).cloned()
     }
 
     fn set(&mut self, slots: RangeInclusive<u16>, node: &Arc<Connections>) {

@@ -45,10 +45,11 @@ impl RedisCluster {
     }
 
     pub(crate) fn connection(&self, node: usize) -> Connection {
-        redis::Client::open(self.nodes[node].url())
-            .unwrap()
-            .get_connection()
-            .unwrap()
+        let client = redis::Client::open(self.nodes[node].url()).unwrap();
+        let connection = client.get_connection().unwrap();
+        let limit = Some(Duration::from_secs(30)); // a node that stands still never answers
+        connection.set_read_timeout(limit).unwrap();
+        connection
     }
 
     /// The answer of a node to a command, whose words are separated by spaces.
