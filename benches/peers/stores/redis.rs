@@ -1,4 +1,5 @@
-//! W9: limits in Redis, compared with raw scripts on the same server, that of `TOLLGATE_REDIS_URL`.
+//! W9: limits in Redis, compared with raw scripts on the same server, that of `TOLLGATE_REDIS_URL`; and on the cluster of
+//! `TOLLGATE_REDIS_CLUSTER_URLS`, by the cluster client of the crate `redis`.
 //!
 //! The raw side sends a script for each decision, over one multiplexed connection: one of one pace, written for this, or the
 //! limiter's own.
@@ -11,7 +12,9 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use redis::Value;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use tokio::runtime::Runtime;
 use tollgate::SharedLimiter;
 use tollgate::store::RedisStore;
 
@@ -42,22 +45,20 @@ const TAKES: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c
 /// Gives the place back, and notifies the waiters.
 const GIVES_BACK: &str = "if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 then redis.call('PUBLISH', 'bench', 'x') end return 1";
 
+/// What the raw side sends: its own script, or the limiter's.
+const PEERS: [&str; 2] = ["one script call", "one call of the same script"];
+
 #[derive(Clone)]
-struct Script {
-    connection: MultiplexedConnection,
+struct Script<C = MultiplexedConnection> {
+    connection: C,
     hash: Arc<[u8]>,
     argument: Arc<[u8]>,
     /// The prefix of the keys of this script, which has a state of its own.
     prefix: &'static str,
 }
 
-impl Script {
-    fn new(
-        connection: &MultiplexedConnection,
-        hash: &[u8],
-        argument: &[u8],
-        prefix: &'static str,
-    ) -> Self {
+impl<C: Clone> Script<C> {
+    fn new(connection: &C, hash: &[u8], argument: &[u8], prefix: &'static str) -> Self {
         Self {
             connection: connection.clone(),
             hash: hash.into(),
@@ -65,7 +66,9 @@ impl Script {
             prefix,
         }
     }
+}
 
+impl Script {
     /// The commands that a limiter sends for its first decision, as the server reports them.
     async fn of_limiter(connection: &MultiplexedConnection, limiter: &SharedLimiter) -> Self {
         let mut raw = connection.clone();
@@ -94,7 +97,7 @@ impl Script {
     }
 }
 
-impl Raw for Script {
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Raw for Script<C> {
     async fn decide(&self, _: usize, key: &str) {
         let mut connection = self.connection.clone();
         let key = if self.prefix.is_empty() {
@@ -153,10 +156,8 @@ pub(crate) fn rows() -> Vec<Row> {
         let scripts = [Script::new(&raw, hash.as_bytes(), b"1", ""), own];
         (raw, scripts, Arc::new(Mutex::new(heard.into_on_message())))
     });
-    let peers = ["one script call", "one call of the same script"]
-        .into_iter()
-        .zip(scripts)
-        .collect();
+    let on_cluster = on_cluster(&runtime, &scripts);
+    let peers = PEERS.into_iter().zip(scripts).collect();
     let cases = Cases {
         workload: "W9",
         of: String::new(),
@@ -169,6 +170,7 @@ pub(crate) fn rows() -> Vec<Row> {
         rows.extend(cases.one_key(callers, bar));
     }
     rows.extend(cases.one_caller(Some(1.15)));
+    rows.extend(on_cluster);
     rows.extend(cases.many_keys(Some(0.95)));
     let server = Server {
         cases: &cases,
@@ -220,6 +222,39 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.push(cases.heartbeat(Some(20.0)));
     rows.extend(server.costs());
     rows
+}
+
+/// One caller on a cluster, compared with calls by the cluster client. The scripts are those of the peers at one server.
+fn on_cluster(runtime: &Arc<Runtime>, scripts: &[Script]) -> Vec<Row> {
+    let urls = super::url("TOLLGATE_REDIS_CLUSTER_URLS");
+    let open = || {
+        let store = RedisStore::cluster(urls.split(',')).build();
+        store.expect("addresses of a cluster")
+    };
+    let peers = runtime.block_on(async {
+        let client = ClusterClient::new(urls.split(',')).expect("addresses of a cluster");
+        let mut raw = client.get_async_connection().await.expect("a cluster");
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(RAW).take();
+        load.exec_async(&mut raw).await.expect("it is allowed");
+        // All nodes learn the script of the limiter.
+        let limiter = SharedLimiter::new(open(), "sent", POLICY).expect("a sound policy");
+        for key in 0..100 {
+            let key = limiter.key(format!("key {key}"));
+            drop(key.acquire().await.expect("a grant"));
+        }
+        let on_cluster =
+            |script: &Script| Script::new(&raw, &script.hash, &script.argument, script.prefix);
+        let scripts: Vec<_> = scripts.iter().map(on_cluster).collect();
+        PEERS.into_iter().zip(scripts).collect()
+    });
+    let cases = Cases {
+        workload: "W9",
+        of: "cluster of three nodes, ".to_owned(),
+        runtime: Arc::clone(runtime),
+        open,
+        peers,
+    };
+    cases.one_caller(Some(1.15))
 }
 
 impl<O: Fn() -> RedisStore> Server<'_, O> {

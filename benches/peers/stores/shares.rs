@@ -2,7 +2,7 @@
 
 use std::env;
 use std::error::Error;
-use std::process::{self, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -126,7 +126,7 @@ pub(crate) fn in_mysql() -> Vec<Row> {
 
 #[cfg(feature = "sqlite")]
 pub(crate) fn in_sqlite() -> Vec<Row> {
-    let folder = env::temp_dir().join(format!("tollgate-shares-{}", process::id()));
+    let folder = env::temp_dir().join(format!("tollgate-shares-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
     let rows = rows("SQLite", &folder.join("limits.db").to_string_lossy());
     std::fs::remove_dir_all(folder).expect("it can be removed");

@@ -44,13 +44,13 @@ pub(super) struct Servers {
 
 /// What is known of a cluster.
 struct Cluster {
-    slots: Lock<Slots>,
+    slots: Lock<SlotOwners>,
     learning: Tasks<()>,
 }
 
 /// Which nodes have which slots, at the last time a node was asked. It may be out of date.
 #[derive(Default)]
-struct Slots {
+struct SlotOwners {
     /// The nodes that have slots.
     nodes: Vec<Arc<Connections>>,
     /// For each slot, the number of its node. Empty before a node was asked.
@@ -94,8 +94,8 @@ impl Servers {
         now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
     }
 
-    /// Sends a command to the server that has the key of this name, and awaits the answer until the deadline. `script` is the text of the script that
-    /// the command runs.
+    /// Sends a command to the server that has the key of this name, and awaits the answer until the deadline. `script` is the text
+    /// of the script that the command runs.
     ///
     /// The command is sent again only if it was not carried out: the server did not know the script or did not have the key, or
     /// the cluster is just changing.
@@ -349,7 +349,7 @@ impl Servers {
         Err(failed.unwrap_or_else(|| StoreError::unreachable(&self.store, "no node is known")))
     }
 
-    fn read_slots(&self, answer: Value, by: &Connections) -> Result<Slots, StoreError> {
+    fn read_slots(&self, answer: Value, by: &Connections) -> Result<SlotOwners, StoreError> {
         let is_wrong = || StoreError::unreachable(&by.store, "it has sent no list of slots");
         let mut ranges: Vec<Vec<Value>> =
             redis::from_redis_value(answer).map_err(|_| is_wrong())?;
@@ -358,7 +358,7 @@ impl Servers {
             Some(Value::Int(first)) => *first,
             _ => 0,
         });
-        let mut slots = Slots::default();
+        let mut slots = SlotOwners::default();
         for range in ranges {
             // The first slot, the last one, the master, and its replicas.
             let [
@@ -469,7 +469,7 @@ impl Servers {
     }
 }
 
-impl Slots {
+impl SlotOwners {
     fn number_of(&self, slot: u16) -> Option<u16> {
         *self.owners.get(usize::from(slot))?
     }
