@@ -18,6 +18,13 @@ mod common;
 mod config;
 mod costs_by_unit;
 mod costs_memory;
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
+mod deployment;
 mod errors;
 mod events;
 mod explained;

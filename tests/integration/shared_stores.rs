@@ -164,72 +164,6 @@ async fn a_ban_and_a_new_policy_are_reported_once<S: Store>(open: impl Fn() -> S
     );
 }
 
-/// Four processes with a policy are replaced, one after the other, by four with another one. Fences are microseconds of the store's
-/// clock, or later by the number of grants since then.
-async fn a_deployment_never_exceeds_the_larger_limit<S: Store>(open: impl Fn() -> S) {
-    const LARGER: (f64, f64) = (100.0, 10.0);
-    const SMALLER: (f64, f64) = (40.0, 5.0);
-    let name = unique("deployed");
-    let grants = Arc::new(Mutex::new(Vec::new()));
-    let deploy = |(rate, burst): (f64, f64), revision| {
-        let policy = format!("{rate}/s burst {burst}");
-        let builder = SharedLimiter::builder(open(), name.as_str(), policy.as_str());
-        let limiter = builder.revision(revision).build().unwrap();
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..3 {
-            let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
-            tasks.spawn(async move {
-                loop {
-                    let permit = limiter.acquire().await.unwrap();
-                    grants.lock().unwrap().push(permit.fence());
-                }
-            });
-        }
-        (tasks, limiter)
-    };
-    let pause = || tokio::time::sleep(Duration::from_millis(250));
-    let mut replaced: Vec<_> = (0..4).map(|_| deploy(LARGER, 1)).collect();
-    pause().await;
-    let first_new_at = *grants.lock().unwrap().last().unwrap();
-    let mut new = Vec::new();
-    while let Some((mut tasks, old)) = replaced.pop() {
-        new.push(deploy(SMALLER, 2));
-        pause().await;
-        assert_eq!(old.revision(), 2, "it follows");
-        assert!(tasks.try_join_next().is_none(), "no request failed");
-    }
-    pause().await;
-    pause().await;
-    let all_deployed_at = *grants.lock().unwrap().last().unwrap();
-    pause().await;
-    for (tasks, limiter) in &mut new {
-        assert!(tasks.try_join_next().is_none(), "no request failed");
-        assert_eq!(limiter.revision(), 2);
-    }
-    let mut fences = grants.lock().unwrap().clone();
-    fences.sort_unstable();
-    let never_over = |fences: &[u64], (rate, burst): (f64, f64)| {
-        for (first, from) in fences.iter().enumerate() {
-            for (last, to) in fences.iter().enumerate().skip(first) {
-                let granted = (last - first + 1) as f64;
-                let most = burst + rate * (to - from) as f64 / 1e6;
-                assert!(
-                    granted <= most + 1.0,
-                    "{granted} of {most} in {} us",
-                    to - from
-                );
-            }
-        }
-    };
-    never_over(&fences, LARGER);
-    let since = |at: u64| fences.partition_point(|fence| *fence < at);
-    never_over(&fences[since(first_new_at + 1_000_000)..], SMALLER);
-    assert!(
-        fences.len() - since(all_deployed_at) > 2,
-        "requests are still granted"
-    );
-}
-
 macro_rules! shares {
     ($store:ident, $open:expr) => {
         mod $store {
@@ -255,12 +189,6 @@ macro_rules! shares {
             async fn a_bucket_that_is_empty_at_first_fills() {
                 let (open, _alive) = $open;
                 super::a_bucket_that_is_empty_at_first_fills(open).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_deployment_never_exceeds_the_larger_limit() {
-                let (open, _alive) = $open;
-                super::a_deployment_never_exceeds_the_larger_limit(open).await;
             }
 
             #[tokio::test]
