@@ -494,6 +494,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             self.shards
                 .reap(shard, ON_THE_WAY, now, &mut after_unlock.removed);
         }
+        // The manager of this key may have read a later time, by which the key was removed as a reset one.
+        let now = shard.clock.latest();
         let (active, idle) = shard.find(hash, key);
         let tier = shard
             .tiers

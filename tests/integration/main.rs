@@ -98,6 +98,7 @@ mod shared;
 mod shared_carrier;
 mod shared_faults;
 mod shared_local;
+mod shared_memory;
 mod shared_policies;
 #[cfg(any(
     feature = "mysql",

@@ -117,6 +117,43 @@ fn an_hour_that_passed_on_a_paused_clock_is_not_waited_out_on_the_next_one() {
     });
 }
 
+/// A fixed bug: a call that removed its own key, because the key's manager knew that it was reset, then granted it at an earlier
+/// instant, from which the next unit was counted. Here the manager's clock is an hour ahead; otherwise it was ahead by the time for which
+/// a thread had been interrupted.
+#[test]
+fn a_key_that_is_removed_and_added_by_one_call_is_not_granted_in_the_past() {
+    let paused = || {
+        Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    // Each eighth call checks keys for removal: it is to be the one after the advance.
+    for calls in 0..8 {
+        let keyed = KeyedLimiter::<u64>::new(Throttle::every(ms(10))).unwrap();
+        let held = paused().block_on(async {
+            let held = keyed.limiter(&1).unwrap();
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+            held.try_acquire().unwrap().release();
+            held
+        });
+        paused().block_on(async {
+            assert!(held.try_acquire().is_err());
+            for _ in 0..calls {
+                drop(keyed.check(&1, 1));
+            }
+            tokio::time::advance(ms(10)).await;
+            drop(held);
+            drop(keyed.try_acquire(&1).unwrap());
+            assert!(
+                keyed.try_acquire(&1).is_err(),
+                "two units at once after {calls} calls"
+            );
+        });
+    }
+}
+
 #[test]
 fn a_limiter_is_built_and_tried_outside_a_runtime_and_waiting_there_is_an_error() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();

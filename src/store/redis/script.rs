@@ -326,7 +326,8 @@ fn assemble(text: &str, parts: &[(&'static str, Values)]) -> String {
         ("LEFT", each(&limits, ", @REMAINING")),
         ("TICKET", (56 + 8 * count).to_string()),
         ("TICKET_COSTS", doubles(count)),
-        ("TICKET_FORMAT", doubles(6 + count)),
+        ("TICKET_FORMAT", doubles(6 + count).replacen('<', "<c8", 1)),
+        ("ZEROS", "0, ".repeat(count)),
     ]);
     let blocks = |list: &str, template: &str| match list {
         "KINDS" => one_of_each_kind(parts, template),

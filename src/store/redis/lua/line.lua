@@ -4,17 +4,24 @@
 -- packed a double: the last instant that was named to a replica without a ticket; then the tickets, each: the holder (eight bytes), and
 --        doubles: the asks that wait, units granted, places held, when it asked, when it is due (0: after a release), when its turn
 --        began, and the costs of the first ask for each limit
-local function open_line(text)
-  local self = {}
+local function open_line(text, from)
   local me, polls = packed:sub(33, 40), decode('<d', packed, 41)
   local patience, slice = 20000, 10000
   if polls > 0 then patience, slice = polls * 2, polls * 5 end
-  local tail, tickets, by_holder, rank, most, no_ticket = 0, {}, {}, nil, huge, false
-  if text ~= '' then tail = decode('<d', text) end
-  for at = 9, #text, @TICKET do
-    local ticket = {holder = text:sub(at, at + 7), costs = {decode('@TICKET_COSTS', text, at + 56)}}
-    ticket.wanted, ticket.granted, ticket.held, ticket.asked, ticket.due, ticket.began = decode('<dddddd', text, at + 8)
-    tickets[#tickets + 1], by_holder[ticket.holder] = ticket, ticket
+  local tail, tickets, rank, most, no_ticket = 0, {}, nil, huge, false
+  if #text >= from then tail = decode('<d', text, from) end
+  for at = from + 8, #text, @TICKET do
+    local holder, wanted, granted, held, asked, due, began = decode('<c8dddddd', text, at)
+    -- All fields at once: the table would grow three times otherwise.
+    tickets[#tickets + 1] = {
+      holder = holder, wanted = wanted, granted = granted, held = held, asked = asked, due = due, began = began,
+      costs = {decode('@TICKET_COSTS', text, at + 56)},
+    }
+  end
+  local function number_of(holder)
+    for i = 1, #tickets do
+      if tickets[i].holder == holder then return i end
+    end
   end
   -- What an ask of these costs moves its replica back: places, units.
   local function step(costs)
@@ -42,8 +49,7 @@ local function open_line(text)
     return fewer + as_many
   end
   local function set_aside(holder, rank, for_keen)
-    local sums = {}
-    for i = 1, @COUNT do sums[i] = 0 end
+    local sums = {@ZEROS}
     for came = 1, #tickets do
       local ticket = tickets[came]
       local wanted = ticket.wanted
@@ -91,30 +97,30 @@ local function open_line(text)
     end
     return sum
   end
-  function self.take_back(id, places)
-    local ticket = by_holder[id:sub(1, 8)]
+  local function take_back(id, places)
+    local ticket = tickets[number_of(id:sub(1, 8))]
     if ticket then ticket.held = ticket.held - places end
   end
-  function self.begin(returns)
-    local kept = {}
+  local function begin(returns)
+    local ended = 0
     for i = 1, #tickets do
       local ticket = tickets[i]
       if now - max(ticket.asked, ticket.due) < 2500000 then
         ticket.held = held > 0 and max(0, ticket.held) or 0
         if ticket.holder ~= me and ticket.due > 0 and now - ticket.due > patience then ticket.wanted = 0 end
-        kept[#kept + 1] = ticket
+        tickets[i - ended] = ticket
       else
-        by_holder[ticket.holder] = nil
+        ended = ended + 1
       end
     end
-    tickets = kept
+    for _ = 1, ended do tickets[#tickets] = nil end
     if #tickets == 0 and now >= tail then return end
-    local own = by_holder[me]
-    rank = {held = own and own.held or count_held(), granted = own and own.granted or fewest(), came = #tickets + 1}
-    for i = 1, own and #tickets or 0 do
-      if tickets[i] == own then rank.came = i end
-    end
-    rank.keeps = returns and own and now - own.began < slice
+    local at = number_of(me)
+    local own = tickets[at]
+    rank = {
+      held = own and own.held or count_held(), granted = own and own.granted or fewest(), came = at or #tickets + 1,
+      keeps = returns and own and now - own.began < slice,
+    }
     no_ticket = not own and now < tail
   end
   -- The time in which the units of an ask come.
@@ -125,13 +131,13 @@ local function open_line(text)
     --@end
     return pause
   end
-  function self.bound(costs)
+  local function bound(costs)
     if no_ticket then
       local pause = pause_of(costs)
       most = pause > 0 and max(1, floor(1000 / pause)) or 1000000
     end
   end
-  function self.room(count, left, costs)
+  local function room(count, left, costs)
     if not rank then return count end
     local fitting, beyond = 0, min(count, most) + 1
     while beyond - fitting > 1 do
@@ -144,20 +150,16 @@ local function open_line(text)
     end
     return fitting
   end
-  function self.advance(asks, costs)
+  local function advance(asks, costs)
     if rank then rank, most = after(rank, asks, costs), most - asks end
   end
-  function self.before() return rank and set_aside(me, rank) end
-  function self.finish(wanted, costs, due, taken)
-    local own, crowded = by_holder[me], now < tail
+  local function before() return rank and set_aside(me, rank) end
+  local function finish(wanted, costs, due, taken)
+    local at, crowded = number_of(me), now < tail
+    local own = tickets[at]
     if wanted == 0 then due = 0 end
     local known = own and (not crowded or taken == 0)
-    if own and not known then
-      for i = 1, #tickets do
-        if tickets[i] == own then table.remove(tickets, i) break end
-      end
-      by_holder[me] = nil
-    end
+    if own and not known then table.remove(tickets, at) end
     local full = #tickets >= 64
     if not known and wanted == 0 and (crowded or full or #tickets == 0) then return end
     local held_now = rank and rank.held
@@ -169,10 +171,10 @@ local function open_line(text)
         for place = 1, @PLACE_COUNT do held_now = held_now + own[place] end
       end
     end
-    own = own or {holder = me, granted = fewest(), began = 0}
+    own = own or {holder = me, wanted = 0, granted = fewest(), held = 0, asked = 0, due = 0, began = 0, costs = {}}
     if taken > 0 and now - own.began >= slice then own.began = now end
     own.granted, own.held, own.wanted, own.due, own.asked = own.granted + taken, held_now, wanted, due, now
-    own.costs = costs or own.costs or {}
+    own.costs = costs or own.costs
     for i = 1, @COUNT do own.costs[i] = own.costs[i] or 0 end
     if known then return end
     if due > 0 and (crowded or full) then
@@ -193,7 +195,7 @@ local function open_line(text)
     if one.granted ~= other.granted then return one.granted > other.granted end
     return came > came_other
   end
-  function self.offer(left)
+  local function offer(left)
     local offered, last, came_last = {}, nil, nil
     while true do
       local next, came
@@ -219,22 +221,25 @@ local function open_line(text)
     end
     return offered, ('\0'):rep(8)
   end
-  function self.life()
+  local function life()
     local life = tail - now
     for i = 1, #tickets do
       life = max(life, max(tickets[i].asked, tickets[i].due) + 2500000 - now)
     end
     return life
   end
-  function self.pack()
+  local function pack()
     if #tickets == 0 and tail <= now then return '' end
     local packed = {encode('<d', tail)}
     for i = 1, #tickets do
       local it = tickets[i]
-      packed[#packed + 1] = it.holder
-        .. encode('@TICKET_FORMAT', it.wanted, it.granted, it.held, it.asked, it.due, it.began, unpack(it.costs, 1, @COUNT))
+      packed[#packed + 1] =
+        encode('@TICKET_FORMAT', it.holder, it.wanted, it.granted, it.held, it.asked, it.due, it.began, unpack(it.costs, 1, @COUNT))
     end
     return table.concat(packed)
   end
-  return self
+  return {
+    take_back = take_back, begin = begin, bound = bound, room = room, advance = advance, before = before, finish = finish,
+    offer = offer, life = life, pack = pack,
+  }
 end

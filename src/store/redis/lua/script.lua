@@ -42,7 +42,7 @@ if raw then
     if #raw ~= @SIZE then
       if #raw < @SIZE or (#raw - @SIZE - 8) % @TICKET ~= 0 then return {3} end
       @LINE
-      line = open_line(raw:sub(@SIZE + 1))
+      line = open_line(raw, @SIZE + 1)
     end
     last, fence, born, latest@ALL_WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
     local sum = last + fence + born + latest@SUM
@@ -234,7 +234,7 @@ end
 if granted > 0 then fence, dirty = first + granted - 1, true end
 if wanted > 0 and not line then
   @LINE
-  line = open_line('')
+  line = open_line('', 1)
 end
 if line and (asked or returned > 0 or waits_no_more) then
   local due = rank > 0 and rank < RELEASE and rank or 0
