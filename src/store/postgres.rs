@@ -282,7 +282,7 @@ impl Store for PostgresStore {
                 let delete = format!("DELETE FROM tollgate_keys WHERE id = {ID}");
                 let id = [&scope.limiter.as_bytes() as _, &&scope.key[..] as _];
                 connection.execute(&delete, &id).await?;
-                if let Some(message) = message(&scope, (&[], None), None) {
+                if let Some(message) = message(&scope, None, None) {
                     let notify = "SELECT pg_notify('tollgate', $1)";
                     connection.execute(notify, &[&message]).await?;
                 }

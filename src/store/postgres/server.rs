@@ -181,8 +181,9 @@ impl PostgresConnection {
     /// Writes the row if it has the expected version. Returns the clock if it was written.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
         let KeyRow { version, state } = &write.row;
-        let turns = (&write.turns[..], write.next);
-        let message = (!write.turns.is_empty())
+        let turns = Some((&write.turns[..], write.next));
+        let is_news = !write.turns.is_empty() || write.awaits_release;
+        let message = is_news
             .then(|| message(&write.scope, turns, Some(&write.row)))
             .flatten();
         let (limiter, key) = (write.scope.limiter.as_bytes(), &write.scope.key[..]);
@@ -482,17 +483,16 @@ pub(super) async fn follow(
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(said) = message
                 && said.channel() == CHANNEL
-                && let Some((scope, (turns, next), written)) = read_message(said.payload())
+                && let Some((scope, turns, written)) = read_message(said.payload())
             {
                 if let Some(row) = written {
                     known.hear(&scope, row);
                 }
-                if turns.is_empty() {
-                    served.listeners.reset(&scope.limiter, &scope.key);
+                let (Scope { limiter, key }, listeners) = (&scope, &served.listeners);
+                match turns {
+                    None => listeners.reset(limiter, key),
+                    Some((turns, next)) => listeners.turns(limiter, key, &turns, next),
                 }
-                served
-                    .listeners
-                    .turns(&scope.limiter, &scope.key, &turns, next);
             }
         }
     });
@@ -502,26 +502,31 @@ pub(super) async fn follow(
 /// The longest message that PostgreSQL accepts.
 const MAX_MESSAGE: usize = 7_999;
 
-/// The holders whose turn it is, and the one whose turn is next.
-type TurnsAndNext<T> = (T, Option<u64>);
+/// The holders whose turn it is, and the one whose turn is next. `None` if the key was reset.
+type Turns<T> = Option<(T, Option<u64>)>;
 
-/// The message to other processes about the turns of this key, or about its reset: in hexadecimal digits, the limiter, the key and, if
-/// there are turns, the next holder or 0 and the holders whose turn it is; then the row that was written, unless it is long. `None` if
-/// limiter and key are too long.
+/// The message to other processes about the turns of this key, or about its reset: in hexadecimal digits, the limiter, the key and,
+/// unless it was reset, the next holder or 0 and the holders whose turn it is; then the row that was written, unless it is long. `None` if
+/// limiter and key are too long, or if nothing is left to say.
+///
+/// Without a turn, it tells the process that will release a place which row it has to change then, so that it need not read the row.
 pub(super) fn message(
     scope: &Scope,
-    (turns, next): TurnsAndNext<&[u64]>,
+    turns: Turns<&[u64]>,
     written: Option<&KeyRow>,
 ) -> Option<String> {
     /// A longer row is as fast to read as to send.
     const MOST_BYTES: usize = 1_000;
     let limiter = hex_digits(scope.limiter.as_bytes());
-    let next = turns.first().map(|_| next.unwrap_or(0));
-    let turns: Vec<u8> = next
-        .iter()
-        .chain(turns)
-        .flat_map(|holder| holder.to_be_bytes())
-        .collect();
+    let mut says_enough = true;
+    let turns = turns.map_or_else(Vec::new, |(turns, next)| {
+        says_enough = !turns.is_empty();
+        let holders = [&[next.unwrap_or(0)], turns].concat();
+        holders
+            .iter()
+            .flat_map(|holder| holder.to_be_bytes())
+            .collect()
+    });
     let mut message = format!(
         "{limiter}/{}/{}",
         hex_digits(&scope.key),
@@ -531,14 +536,15 @@ pub(super) fn message(
         && state.bytes.len() <= MOST_BYTES
         && message.len() < MAX_MESSAGE / 2
     {
+        says_enough = true;
         let (expires, state) = (expires(state), hex_digits(&state.bytes));
         message += &format!("/{version}/{expires}/{state}");
     }
-    (message.len() <= MAX_MESSAGE).then_some(message)
+    (says_enough && message.len() <= MAX_MESSAGE).then_some(message)
 }
 
-/// The key, the turns and the written row of a message. Any client of the database may have sent it.
-fn read_message(message: &str) -> Option<(Scope, TurnsAndNext<Vec<u64>>, Option<KeyRow>)> {
+/// The key, the turns unless it was reset, and the written row of a message. Any client of the database may have sent it.
+fn read_message(message: &str) -> Option<(Scope, Turns<Vec<u64>>, Option<KeyRow>)> {
     let mut parts = message.split('/');
     let limiter = String::from_utf8(unhex(parts.next()?)?).ok()?;
     let key = unhex(parts.next()?)?;
@@ -548,8 +554,8 @@ fn read_message(message: &str) -> Option<(Scope, TurnsAndNext<Vec<u64>>, Option<
         .0
         .iter()
         .map(|bytes| u64::from_be_bytes(*bytes));
-    let next = turns.next().filter(|next| *next > 0);
-    let turns = (turns.collect(), next);
+    let next = turns.next();
+    let turns = next.map(|next| (turns.collect(), Some(next).filter(|next| *next > 0)));
     let mut written = || {
         let (version, expires) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let state = read_state(expires, unhex(parts.next()?)?);
@@ -593,9 +599,9 @@ mod tests {
             },
         };
         let said = |scope: &Scope, written: Option<&KeyRow>| {
-            read_message(&message(scope, (&[7, 9], Some(3)), written)?)
+            read_message(&message(scope, Some((&[7, 9], Some(3))), written)?)
         };
-        let of = |scope: Scope, written| Some((scope, (vec![7, 9], Some(3)), written));
+        let of = |scope: Scope, written| Some((scope, Some((vec![7, 9], Some(3))), written));
         assert_eq!(said(&scope(b"/"), None), of(scope(b"/"), None));
         assert_eq!(
             said(&scope(b""), Some(&row(1_000))),
@@ -614,9 +620,15 @@ mod tests {
                     limiter: "a".into(),
                     key: b"b".as_slice().into()
                 },
-                (vec![], None),
+                None,
                 None
             ))
+        );
+        let of_no_turn = |row: KeyRow| message(&scope(b"b"), Some((&[], None)), Some(&row));
+        assert_eq!(of_no_turn(row(1_001)), None);
+        assert_eq!(
+            read_message(&of_no_turn(row(1)).unwrap()),
+            Some((scope(b"b"), Some((vec![], None)), Some(row(1))))
         );
         for other in ["", "61", "61/6", "x/61", "61/zz", "61/62/6z"] {
             assert!(

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use super::super::{Decided, KeyState, Rules, StoreFuture};
 use super::row_cache::{CachedRow, KeyRow, RowCache};
 use crate::error::StoreError;
-use crate::exchange::{Call, Reply, Scope};
+use crate::exchange::{Call, DeniedUntil, Reply, Scope};
 use crate::lock::Lock;
 
 /// The row of a key, as read from the server.
@@ -55,6 +55,12 @@ pub(in crate::store) struct Write {
     pub(in crate::store) turns: Vec<u64>,
     /// The holder whose turn is next.
     pub(in crate::store) next: Option<u64>,
+    /// Whether the call waits for a release.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "MySQL sends no messages about rows")
+    )]
+    pub(in crate::store) awaits_release: bool,
     /// The row must not be written at or after this instant of the server, in microseconds since 1970.
     pub(in crate::store) valid_until: Option<i64>,
 }
@@ -349,6 +355,9 @@ fn decide<T: RowTable>(
         turns,
         next,
     } = decided;
+    let stop = reply.stop.as_ref().map(|stop| stop.until);
+    let awaits_release = matches!(stop, Some(DeniedUntil::Release { .. }))
+        && call.asks.iter().any(|asks| asks.waits);
     let write = state.map(|state| Write {
         scope: call.scope.clone(),
         version: row.map(|row| row.version),
@@ -359,6 +368,7 @@ fn decide<T: RowTable>(
         },
         turns,
         next,
+        awaits_release,
         valid_until: call.valid_until.map(|until| until.div_ceil(1_000) as i64),
     });
     Ok((reply, write))
