@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use tollgate::SharedLimiter;
 use tollgate::store::Store;
 
-/// In the environment of a process that is deployed: the name of the limiter, the rate, the burst, the revision, and the address of the store.
+/// In the environment of a process that is deployed: the name of the limiter, the rate, the burst, the revision, and the address of
+/// the store.
 const DEPLOYED: &str = "TOLLGATE_TEST_DEPLOYED";
 
 /// Units a second, and the burst.
@@ -28,6 +29,8 @@ struct Printed {
 struct Replica {
     child: Child,
     printed: Arc<Mutex<Printed>>,
+    /// Reads what it prints.
+    reader: thread::JoinHandle<()>,
 }
 
 impl Replica {
@@ -50,14 +53,11 @@ impl Replica {
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let replica = Self {
-            child,
-            printed: Arc::default(),
-        };
-        let printed = Arc::clone(&replica.printed);
-        thread::spawn(move || {
+        let printed = Arc::<Mutex<Printed>>::default();
+        let prints = Arc::clone(&printed);
+        let reader = thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let mut printed = printed.lock().unwrap();
+                let mut printed = prints.lock().unwrap();
                 match line.split_once(' ') {
                     Some(("granted", fence)) => printed.fences.push(fence.parse().unwrap()),
                     Some(("follows", _)) => printed.follows_at = Some(Instant::now()),
@@ -65,6 +65,11 @@ impl Replica {
                 }
             }
         });
+        let replica = Self {
+            child,
+            printed,
+            reader,
+        };
         let start = Instant::now();
         while replica.printed.lock().unwrap().fences.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(30), "{test} hangs");
@@ -86,6 +91,7 @@ impl Replica {
         assert!(self.child.try_wait().unwrap().is_none(), "a request failed");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.reader.join().unwrap();
         std::mem::take(&mut self.printed.lock().unwrap().fences)
     }
 }

@@ -1,7 +1,6 @@
 //! The grant time of a permit, as the permit reports it and as a refund uses it.
 
-use crate::common::ms;
-use tokio::runtime::Builder;
+use crate::common::{ms, paused};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tollgate::{Limiter, MaxConcurrency, Policy, SlidingWindow, Throttle};
@@ -51,13 +50,6 @@ async fn a_grant_from_before_the_clock_was_read_keeps_no_wrong_instant() {
 /// A fixed bug: after a second clock was read, a refund was lost.
 #[test]
 fn a_refund_is_exact_after_a_second_clock_was_seen() {
-    let paused = || {
-        Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
     let limiter = Limiter::new(SlidingWindow::log(10, ms(60_000))).unwrap();
     let (ahead, behind) = (paused(), paused());
     ahead.block_on(async {

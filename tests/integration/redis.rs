@@ -1,12 +1,11 @@
 //! Limits in Redis, on real servers: exact counts, and what goes wrong.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::support::proxy::Proxy;
-use crate::support::redis_server::{RedisServer, any_server};
+use crate::support::redis_server::{RedisServer, any_server, chain};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 use tollgate::store::{RedisStore, StoreError};
@@ -39,17 +38,6 @@ async fn admitted(limiter: &SharedLimiter) -> bool {
         Err(TryAcquireError::Denied(_)) => false,
         Err(error) => panic!("{error:?}"),
     }
-}
-
-/// The messages of an error and of its sources.
-fn chain(error: &dyn Error) -> String {
-    let mut text = format!("{error} {error:?}");
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(" | {error} {error:?}");
-        source = error.source();
-    }
-    text
 }
 
 fn query<T: redis::FromRedisValue>(url: &str, command: &str) -> T {

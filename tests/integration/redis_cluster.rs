@@ -2,7 +2,6 @@
 //!
 //! Each test that breaks a cluster starts its own.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use tollgate::store::{RedisStore, Store, StoreError};
 use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
 use crate::support::redis_cluster::RedisCluster;
+use crate::support::redis_server::{any_server, chain};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -71,17 +71,6 @@ fn unique(name: &str) -> String {
 /// The name of the state of a key, where neither limiter nor key has a character that is encoded.
 fn state(limiter: &str, key: &str) -> String {
     format!("tollgate:{{{limiter}:{key}}}")
-}
-
-/// The messages of an error and of its sources.
-fn chain(error: &dyn Error) -> String {
-    let mut text = format!("{error} {error:?}");
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(" | {error} {error:?}");
-        source = error.source();
-    }
-    text
 }
 
 /// A key of this limiter whose slot this node has.
@@ -563,7 +552,7 @@ async fn user_and_password_of_the_first_address_are_used_at_all_nodes_and_not_sh
 async fn addresses_of_no_cluster_are_errors() {
     let none = RedisStore::cluster([""; 0]).build().unwrap_err();
     assert!(matches!(none, StoreError::Unreachable { .. }), "{none:?}");
-    let (_server, url) = crate::support::redis_server::any_server();
+    let (_server, url) = any_server();
     let error = process(&[url], "limiter", "10/s")
         .check(1)
         .await

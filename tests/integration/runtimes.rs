@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{current_thread, ms, within_ten_seconds};
+use crate::common::{current_thread, ms, paused, within_ten_seconds};
 use futures_util::FutureExt;
 use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
@@ -122,13 +122,6 @@ fn an_hour_that_passed_on_a_paused_clock_is_not_waited_out_on_the_next_one() {
 /// a thread had been interrupted.
 #[test]
 fn a_key_that_is_removed_and_added_by_one_call_is_not_granted_in_the_past() {
-    let paused = || {
-        Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
     // Each eighth call checks keys for removal: it is to be the one after the advance.
     for calls in 0..8 {
         let keyed = KeyedLimiter::<u64>::new(Throttle::every(ms(10))).unwrap();
@@ -355,13 +348,6 @@ fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
 #[test]
 fn a_denial_on_a_slower_clock_than_the_one_read_under_the_lock_does_not_wait_for_their_difference()
 {
-    let paused = || {
-        Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
     let limiter = Limiter::new(Throttle::every(Duration::from_secs(1))).unwrap();
     paused().block_on(async {
         tokio::time::advance(Duration::from_secs(3_600)).await;

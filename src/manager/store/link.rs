@@ -162,8 +162,8 @@ impl StoreLink {
         .await
     }
 
-    /// Awaits an answer of a part, unless its breaker is open. `is_sure`: the store itself keeps the deadline. An answer that breaks a rule
-    /// is an error of the store.
+    /// Awaits an answer of a part, unless its breaker is open. `is_sure`: the store itself keeps the deadline. An answer that breaks a
+    /// rule is an error of the store.
     async fn ask<T>(
         &self,
         part: u64,

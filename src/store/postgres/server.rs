@@ -506,8 +506,8 @@ const MAX_MESSAGE: usize = 7_999;
 type Turns<T> = Option<(T, Option<u64>)>;
 
 /// The message to other processes about the turns of this key, or about its reset: in hexadecimal digits, the limiter, the key and,
-/// unless it was reset, the next holder or 0 and the holders whose turn it is; then the row that was written, unless it is long. `None` if
-/// limiter and key are too long, or if nothing is left to say.
+/// unless it was reset, the next holder or 0 and the holders whose turn it is; then the row that was written, unless it is long.
+/// `None` if limiter and key are too long, or if the message would have neither a turn nor a row.
 ///
 /// Without a turn, it tells the process that will release a place which row it has to change then, so that it need not read the row.
 pub(super) fn message(
@@ -518,9 +518,9 @@ pub(super) fn message(
     /// A longer row is as fast to read as to send.
     const MOST_BYTES: usize = 1_000;
     let limiter = hex_digits(scope.limiter.as_bytes());
-    let mut says_enough = true;
+    let mut has_news = true;
     let turns = turns.map_or_else(Vec::new, |(turns, next)| {
-        says_enough = !turns.is_empty();
+        has_news = !turns.is_empty();
         let holders = [&[next.unwrap_or(0)], turns].concat();
         holders
             .iter()
@@ -536,11 +536,11 @@ pub(super) fn message(
         && state.bytes.len() <= MOST_BYTES
         && message.len() < MAX_MESSAGE / 2
     {
-        says_enough = true;
+        has_news = true;
         let (expires, state) = (expires(state), hex_digits(&state.bytes));
         message += &format!("/{version}/{expires}/{state}");
     }
-    (says_enough && message.len() <= MAX_MESSAGE).then_some(message)
+    (has_news && message.len() <= MAX_MESSAGE).then_some(message)
 }
 
 /// The key, the turns unless it was reset, and the written row of a message. Any client of the database may have sent it.

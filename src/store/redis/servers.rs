@@ -25,8 +25,8 @@ const SLOTS: u16 = 16_384;
 /// How long a call waits before it asks again a cluster that is just changing.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest time that a timer can have.
-const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
+/// The wait of a call without a limit, as for a timeout beyond what an instant can hold.
+const LONGEST_WAIT: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// The servers of a store.
 pub(super) struct Servers {
@@ -91,7 +91,8 @@ impl Servers {
     /// The deadline of a call that begins now.
     pub(super) fn deadline(&self) -> Instant {
         let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
+        now.checked_add(self.timeout)
+            .unwrap_or_else(|| now + LONGEST_WAIT)
     }
 
     /// Sends a command to the server that has the key of this name, and awaits the answer until the deadline. `script` is the text

@@ -82,6 +82,15 @@ pub(crate) fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// A runtime with a paused clock of its own.
+pub(crate) fn paused() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}
+
 /// Runs the future, and fails if it takes more than ten seconds.
 pub(crate) fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async {

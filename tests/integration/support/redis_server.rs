@@ -1,5 +1,6 @@
 //! A Redis server that a test starts for itself, on a free port of the loopback.
 
+use std::error::Error;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -127,4 +128,15 @@ pub(crate) fn any_server() -> (Option<RedisServer>, String) {
             (Some(server), url)
         }
     }
+}
+
+/// The messages of an error and of its sources.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(" | {error} {error:?}");
+        source = error.source();
+    }
+    text
 }
