@@ -3,6 +3,7 @@
 mod future;
 mod ticket;
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -16,6 +17,7 @@ use self::ticket::Ticket;
 use crate::contain_panic::contain_panic;
 use crate::core::request::Caller;
 use crate::error::AcquireError;
+use crate::flow::FlowId;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::priority::Priority;
@@ -138,6 +140,105 @@ impl<T> PermitRequest<T> {
         /// not foreseen. A request that can be granted at the very end of its timeout is granted. See the
         /// [example](crate::PermitRequest#examples).
         pub timeout(timeout: Duration) => options.timeout = Some(timeout);
+    }
+}
+
+/// Flows: requests that share a limiter fairly with those of other flows.
+///
+/// Without flows, requests wait in one line, and whoever asks for the most gets the most: a tenant with 10,000 requests in the line
+/// delays every other tenant by all of them. With a flow for each tenant, the next grant goes to
+///
+/// 1. the flow whose permits hold the fewest units in flight (by the first [`MaxConcurrency`](crate::MaxConcurrency) of the policy),
+/// 2. of these, the flow that was granted the fewest units (by [`cost`](PermitRequest::cost)) since they both wait,
+/// 3. of these, the flow whose next request came first.
+///
+/// Both numbers are divided by the weight of the flow. So flows get equal numbers of places for equal times, however long each
+/// holds one, and equal numbers of units of a rate. What a flow does not use goes to the others: nothing is set aside. A flow that
+/// has not waited for a while has no claim to more than its share, and pays for nothing that it was granted while nobody else
+/// waited.
+///
+/// [Priorities](crate::Priority) rank above flows: the rule decides between requests of the same priority. All requests without a
+/// flow form one more flow, of weight 1. A request whose turn has come while some units are free, but too few for its cost, is not
+/// passed by other flows: large costs do not starve.
+///
+/// A flow is known from its first request that waits until no request of it waits, no permit of it is in flight, and its claim is the
+/// same as that of a new one. A permit of a flow cannot be [split](crate::Permit::split).
+///
+/// The rule is that of max-min fairness for units in flight, and of start-time fair queuing (Goyal, Vin and Cheng, 1996) for grants.
+impl<T> PermitRequest<T> {
+    /// Sets the flow of the request: any value that can be hashed, such as the name of a tenant. Equal values name the same flow of a
+    /// limiter, for as long as the process runs. By default, a request has no flow.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    /// let permit = limiter.request().flow("flooding").acquire().await?;
+    /// let flood: Vec<_> = (0..1_000).map(|_| limiter.request().flow("flooding").reserve()).collect::<Result<_, _>>()?;
+    /// let quiet = limiter.request().flow("quiet").reserve()?;
+    /// drop(permit);
+    /// let _permit = quiet.await?; // although it came last
+    /// assert_eq!(limiter.snapshot().queued, flood.len() as u64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flow(mut self, flow: impl Hash) -> Self {
+        self.options.set_flow(FlowId::of(&flow), None);
+        self
+    }
+
+    /// Sets the flow of the request, and a parent that the flow is within. The parents share first, with each other and with the flows
+    /// that have no parent; then the flows of a parent share what it gets. So a tenant gets no more by using many keys. The same value
+    /// names another flow within another parent.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let request = |tenant, user| limiter.request().flow_within(tenant, user);
+    /// let _permit = request("a", 1).acquire().await?;
+    /// let permit = request("b", 1).acquire().await?;
+    /// let third = request("a", 2).reserve()?;
+    /// let fourth = request("b", 1).reserve()?;
+    /// drop(permit);
+    /// let _permit = fourth.await?; // "a" holds a place already, although its user 2 holds none
+    /// assert_eq!((limiter.snapshot().queued, third.ready_in()), (1, None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flow_within(mut self, parent: impl Hash, flow: impl Hash) -> Self {
+        let (parent, flow) = FlowId::within(&parent, &flow);
+        self.options.set_flow(flow, Some(parent));
+        self
+    }
+
+    /// Sets the weight of the request's flow among those that share with it: 1 to 1,000,000. Defaults to 1. A flow of weight 3 gets
+    /// three times as much as one of weight 1. The latest request of a flow decides its weight. Without a flow, it has no effect. The
+    /// request fails with [`AcquireError::WeightOutOfRange`] if it is out of range.
+    ///
+    /// ```
+    /// # use tollgate::{AcquireError, Limiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new("100/s")?;
+    /// let _permit = limiter.request().flow("paying").weight(3).acquire().await?;
+    /// let error = limiter.request().flow("free").weight(0).acquire().await.unwrap_err();
+    /// assert_eq!(error, AcquireError::WeightOutOfRange { weight: 0, max: 1_000_000 });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn weight(mut self, weight: u64) -> Self {
+        self.options.set_weight(weight);
+        self
+    }
+
+    /// Sets the weight of the [parent](PermitRequest::flow_within) of the request's flow, like [`PermitRequest::weight`].
+    pub fn parent_weight(mut self, weight: u64) -> Self {
+        self.options.set_parent_weight(weight);
+        self
     }
 }
 

@@ -151,6 +151,15 @@ macro_rules! request_error {
                 /// The policy of the limiter.
                 policy: Policy,
             },
+            /// The weight of a [flow](crate::PermitRequest::weight), or of its [parent](crate::PermitRequest::parent_weight), is out of
+            /// range.
+            #[error("a flow's weight of {weight} is out of range; set 1 to {max}")]
+            WeightOutOfRange {
+                /// The weight of the request.
+                weight: u64,
+                /// The largest weight: 1,000,000.
+                max: u64,
+            },
             /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
             #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
             TooManyKeys {
@@ -329,6 +338,9 @@ impl TryAcquireError {
             AcquireError::MissingCost { unit, limit } => Self::MissingCost { unit, limit },
             AcquireError::ZeroCost => Self::ZeroCost,
             AcquireError::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
+            AcquireError::WeightOutOfRange { weight, max } => {
+                Self::WeightOutOfRange { weight, max }
+            }
             AcquireError::Store(error) => Self::Store(error),
             error => Self::NotAsked(Box::new(error)),
         }

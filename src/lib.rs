@@ -195,6 +195,7 @@ mod decision;
 mod error;
 mod event;
 mod exchange;
+mod flow;
 #[cfg(feature = "http")]
 pub mod http;
 mod lock;

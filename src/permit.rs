@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::core::arena::Index;
-use crate::core::request::{Actual, Claim, Grant, UnitCosts};
+use crate::core::request::{Actual, Claim, CostDetails, Grant};
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
 use crate::strategy::{Moment, Outcome, Unit};
@@ -308,7 +308,7 @@ impl Permit {
         self.manager
             .as_ref()?
             .release_channel()
-            .unit_costs(self.grant.fence)?
+            .cost_details(self.grant.fence)?
             .get(Unit::new(unit))
     }
 
@@ -478,7 +478,7 @@ impl Permit {
     /// ```
     #[must_use = "`false` means that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
-        let mut units = UnitCosts::default();
+        let mut units = CostDetails::default();
         actual
             .into_iter()
             .for_each(|(unit, cost)| units.set(Unit::new(unit), cost));

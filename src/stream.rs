@@ -1,6 +1,7 @@
 //! Streams and sinks whose items wait for permits.
 
 use std::fmt;
+use std::hash::Hash;
 use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,8 +15,43 @@ use thiserror::Error;
 
 use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
+use crate::flow::FlowId;
 use crate::limiter::AnyLimiter;
 use crate::permit::Permit;
+
+/// `flow_setters!(|this| this.options_mut())`, in the `impl` of a stream or a sink: defines methods that set the flow of its requests.
+macro_rules! flow_setters {
+    (|$this:ident| $options:expr) => {
+        /// Sets the flow of the requests: see [`PermitRequest::flow`](crate::PermitRequest::flow).
+        pub fn flow(self, flow: impl Hash) -> Self {
+            let mut $this = self;
+            $options.set_flow(FlowId::of(&flow), None);
+            $this
+        }
+
+        /// Sets the flow of the requests, within a parent: see [`PermitRequest::flow_within`](crate::PermitRequest::flow_within).
+        pub fn flow_within(self, parent: impl Hash, flow: impl Hash) -> Self {
+            let mut $this = self;
+            let (parent, flow) = FlowId::within(&parent, &flow);
+            $options.set_flow(flow, Some(parent));
+            $this
+        }
+
+        /// Sets the weight of the flow: see [`PermitRequest::weight`](crate::PermitRequest::weight).
+        pub fn weight(self, weight: u64) -> Self {
+            let mut $this = self;
+            $options.set_weight(weight);
+            $this
+        }
+
+        /// Sets the weight of the parent: see [`PermitRequest::parent_weight`](crate::PermitRequest::parent_weight).
+        pub fn parent_weight(self, weight: u64) -> Self {
+            let mut $this = self;
+            $options.set_parent_weight(weight);
+            $this
+        }
+    };
+}
 
 /// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
@@ -277,6 +313,27 @@ impl<S: Stream> StreamLimitExt for S {}
 
 /// A stream of items with permits. [`StreamLimitExt::with_permits`], which has an example,
 /// returns it.
+///
+/// Like every stream and sink here, it can be one of several that share a limiter fairly:
+///
+/// ```
+/// use std::time::Duration;
+/// use futures_util::{StreamExt as _, stream};
+/// use tollgate::{Limiter, StreamLimitExt as _, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Throttle::every(Duration::from_millis(10)))?;
+/// let start = tokio::time::Instant::now();
+/// let end_of = |tenant, items, weight| {
+///     let items = stream::iter(0..items).throttled(&limiter).flow(tenant).weight(weight);
+///     async move { items.map(|_| start.elapsed()).collect::<Vec<_>>().await.pop() }
+/// };
+/// let (paying, free) = tokio::join!(end_of("paying", 75, 3), end_of("free", 25, 1));
+/// assert!(paying.unwrap().abs_diff(free.unwrap()) <= Duration::from_millis(40)); // both need 100 units in all
+/// # Ok(())
+/// # }
+/// ```
 #[pin_project]
 #[must_use = "streams do nothing unless polled"]
 pub struct WithPermits<S: Stream> {
@@ -290,6 +347,8 @@ pub struct WithPermits<S: Stream> {
 }
 
 impl<S: Stream> WithPermits<S> {
+    flow_setters!(|this| this.ticket.options_mut());
+
     /// Returns the source, and the item that was taken from it and still waits for its permit.
     ///
     /// ```
@@ -403,6 +462,8 @@ pub struct TryThrottled<S: Stream> {
 }
 
 impl<S: Stream> TryThrottled<S> {
+    flow_setters!(|this| this.items.ticket.options_mut());
+
     /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
         self.items.into_inner()
@@ -410,6 +471,8 @@ impl<S: Stream> TryThrottled<S> {
 }
 
 impl<S: Stream> Throttled<S> {
+    flow_setters!(|this| this.items.ticket.options_mut());
+
     /// Why the stream ended early; `None` if it did not.
     ///
     /// ```
@@ -501,6 +564,8 @@ pub struct MapPermitted<S: Stream, W, F: Future> {
 type Running<F> = Either<FuturesOrdered<Permitted<F>>, FuturesUnordered<Permitted<F>>>;
 
 impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
+    flow_setters!(|this| this.items.ticket.options_mut());
+
     fn new(items: WithPermits<S>, work: W, in_order: bool) -> Self {
         let running = if in_order {
             Either::Left(FuturesOrdered::new())
@@ -599,6 +664,8 @@ pub struct ForEachPermitted<S: Stream, W, F: Future> {
 }
 
 impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
+    flow_setters!(|this| this.outputs.items.ticket.options_mut());
+
     /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
     ///
     /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
@@ -709,6 +776,8 @@ pub enum SinkError<E> {
 }
 
 impl<S> ThrottledSink<S> {
+    flow_setters!(|this| this.ticket.options_mut());
+
     /// The inner sink.
     pub const fn get_ref(&self) -> &S {
         &self.inner

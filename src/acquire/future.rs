@@ -435,7 +435,7 @@ impl Reservation {
     /// The time until its turn, as far as is known now. Zero if the permit was granted. `None` if the turn waits for a release or
     /// a resume, because their time is unknown.
     ///
-    /// It is exact if no request with a higher priority comes and none leaves, with up to 64 requests ahead; with more it is a lower
+    /// It is exact if no request comes that goes before it, and none leaves, with up to 64 requests ahead; with more it is a lower
     /// bound. See the [type's example](Reservation#examples).
     #[must_use]
     pub fn ready_in(&self) -> Option<Duration> {

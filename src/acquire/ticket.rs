@@ -119,9 +119,9 @@ impl Ticket {
         let options = &self.options;
         let enqueued = match self.stage {
             TicketStage::New => match begin(options, manager) {
-                Ok(timeout) if options.costs().explained() => manager
+                Ok(timeout) if options.costs().needs_lock() => manager
                     .in_channel()
-                    .acquire_explained(options, timeout, waker, granted),
+                    .acquire_under_lock(options, timeout, waker, granted),
                 Ok(timeout) => manager.in_channel().acquire(
                     options.cost,
                     options.caller,
@@ -177,6 +177,7 @@ impl Ticket {
 fn begin(options: &RequestOptions, manager: &Arc<Manager>) -> Result<Option<u64>, AcquireError> {
     if options.rare.is_some() {
         manager.release_channel().check_ttl(options)?;
+        options.check_weights()?;
     }
     options.checked_timeout()
 }
@@ -251,6 +252,11 @@ impl OwnedTicket {
             ticket: Ticket::new(options),
             had_rate: false,
         }
+    }
+
+    /// What the next requests ask for.
+    pub(crate) fn options_mut(&mut self) -> &mut RequestOptions {
+        &mut self.ticket.options
     }
 
     /// Polls for the permit of the present request; the poll after its answer begins another request.

@@ -65,6 +65,10 @@ pub(crate) struct List {
     tail: u32,
 }
 
+fn index(number: u32) -> Option<Index> {
+    (number != NIL).then_some(Index(number))
+}
+
 impl List {
     pub(crate) const EMPTY: Self = Self {
         head: NIL,
@@ -72,7 +76,11 @@ impl List {
     };
 
     pub(crate) fn front(&self) -> Option<Index> {
-        (self.head != NIL).then_some(Index(self.head))
+        index(self.head)
+    }
+
+    pub(crate) fn back(&self) -> Option<Index> {
+        index(self.tail)
     }
 }
 
@@ -223,12 +231,19 @@ impl<T> Arena<T> {
         }
     }
 
+    /// The entry before this one in its list.
+    pub(crate) fn before(&self, entry: Index) -> Option<Index> {
+        index(self.chunks[entry.chunk()].entries[entry.place()].prev)
+    }
+
+    /// The entry after this one in its list.
+    pub(crate) fn after(&self, entry: Index) -> Option<Index> {
+        index(self.chunks[entry.chunk()].entries[entry.place()].next)
+    }
+
     /// The entries of a list, front to back.
     pub(crate) fn indexes(&self, list: &List) -> impl Iterator<Item = Index> {
-        std::iter::successors(list.front(), |index| {
-            let next = self.chunks[index.chunk()].entries[index.place()].next;
-            (next != NIL).then_some(Index(next))
-        })
+        std::iter::successors(list.front(), |entry| self.after(*entry))
     }
 }
 
@@ -239,12 +254,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    impl List {
-        fn back(&self) -> Option<Index> {
-            (self.tail != NIL).then_some(Index(self.tail))
-        }
-    }
 
     impl<T> Arena<T> {
         /// The entries that there is memory for.

@@ -17,7 +17,7 @@ use crate::core::gate::forecast::Reclaim;
 use crate::core::gate::lease::{Lease, Leases};
 use crate::core::gate::limit_state::{InFlight, LimitState, Measure};
 use crate::core::gate::plan::Plan;
-use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
+use crate::core::request::{Actual, Caller, Claim, CostDetails, Costs, Grant};
 use crate::core::word::PackedRateHistory;
 use crate::core::word::packed_rate::{MAX_PLACES, WordContents, WordValue};
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
@@ -50,7 +50,7 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct RareState {
     /// The units that permits were granted, by fence, until they are released.
-    unit_costs: BTreeMap<u64, Arc<UnitCosts>>,
+    cost_details: BTreeMap<u64, Arc<CostDetails>>,
     /// The units in flight of things that former plans counted and the present one does not.
     legacy: InFlight,
 }
@@ -274,7 +274,7 @@ impl Gate {
         is_counted: bool,
     ) -> Claim {
         match &mut self.leases {
-            _ if !is_counted && costs.by_unit.is_some() => Claim::NAMED_UNITS,
+            _ if !is_counted && costs.details.is_some() => Claim::NAMED_UNITS,
             _ if !is_counted => Claim::NONE,
             Some(leases) if leases.has_ttl() => {
                 Claim::of_lease(leases.open(fence, costs.plain, now, caller))
@@ -284,8 +284,8 @@ impl Gate {
     }
 
     fn record_units(&mut self, fence: u64, costs: Costs<'_>) {
-        if let (Some(by_unit), Some(rare)) = (costs.by_unit, &mut self.rare) {
-            rare.unit_costs.insert(fence, Arc::clone(by_unit));
+        if let (Some(details), Some(rare)) = (costs.details, &mut self.rare) {
+            rare.cost_details.insert(fence, Arc::clone(details));
         }
     }
 
@@ -352,8 +352,8 @@ impl Gate {
         let Some(rare) = &mut self.rare else {
             return;
         };
-        let by_unit = rare.unit_costs.remove(&fence);
-        let costs = Costs::new(cost, &by_unit);
+        let details = rare.cost_details.remove(&fence);
+        let costs = Costs::new(cost, &details);
         self.limits.release_measured(fence, costs);
         rare.legacy.release(fence, costs);
         let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
@@ -374,8 +374,8 @@ impl Gate {
     }
 
     /// The units that a permit was granted, if they are recorded.
-    pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
-        self.rare.as_ref()?.unit_costs.get(&fence)
+    pub(crate) fn cost_details(&self, fence: u64) -> Option<&Arc<CostDetails>> {
+        self.rare.as_ref()?.cost_details.get(&fence)
     }
 
     /// Removes the record of the units of a permit that will never be released. What a lease holds is released when its TTL has
@@ -384,7 +384,7 @@ impl Gate {
         if claim.names_units()
             && let Some(rare) = &mut self.rare
         {
-            rare.unit_costs.remove(&fence);
+            rare.cost_details.remove(&fence);
         }
     }
 
@@ -400,13 +400,13 @@ impl Gate {
         cost: u64,
         actual: Actual<'_>,
     ) -> Option<()> {
-        let by_unit = self.unit_costs(grant.fence).cloned();
+        let details = self.cost_details(grant.fence).cloned();
         self.release_live(now, grant, cost)?;
         let settled = actual.of(Counts::Cost, cost);
         if settled < cost && self.refund_on_line(now, grant, cost - settled).is_some() {
             return Some(());
         }
-        let costs = Costs::new(cost, &by_unit);
+        let costs = Costs::new(cost, &details);
         self.limits.settle(now, grant, costs, actual);
         if settled > cost {
             self.note_charge_on_line();
@@ -426,8 +426,8 @@ impl Gate {
         rtt_nanos: Option<u64>,
         outcome: Outcome,
     ) -> Option<()> {
-        let by_unit = self.unit_costs(grant.fence).cloned();
-        let costs = Costs::new(cost, &by_unit);
+        let details = self.cost_details(grant.fence).cloned();
+        let costs = Costs::new(cost, &details);
         self.release_live(now, grant, cost)?;
         let latest_fence = self.fence;
         let sample = |cost, in_flight| Sample {
@@ -456,9 +456,9 @@ impl Gate {
     pub(crate) fn reclaims(&self) -> impl Iterator<Item = Reclaim<'_>> {
         let leases = self.leases.iter().flat_map(|leases| leases.iter());
         leases.map(|lease| {
-            let by_unit = self.unit_costs(lease.fence);
+            let details = self.cost_details(lease.fence);
             let plain = lease.cost;
-            (lease, Costs { plain, by_unit })
+            (lease, Costs { plain, details })
         })
     }
 
@@ -550,8 +550,11 @@ impl Gate {
         if self.place == Claim::PLACE && (is_measured || legacy.iter().next().is_some()) {
             self.place = Claim::COUNTED_PLACE;
         }
-        let unit_costs = old.rare.map(|rare| rare.unit_costs).unwrap_or_default();
-        self.rare = Some(Box::new(RareState { unit_costs, legacy }));
+        let cost_details = old.rare.map(|rare| rare.cost_details).unwrap_or_default();
+        self.rare = Some(Box::new(RareState {
+            cost_details,
+            legacy,
+        }));
         self.prefers_line = old.prefers_line;
         self.line = old.line;
         if !same_limits {

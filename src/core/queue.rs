@@ -1,4 +1,4 @@
-//! The waiters, by priority and then in arrival order, and the answers that were not taken yet.
+//! The waiters, by priority and then in arrival order or as their [`flows`] share, and the answers that were not taken yet.
 //!
 //! A waiter leaves its line with its answer, and only the owner of its id takes the answer out: that is the caller's *out*
 //! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id.
@@ -11,7 +11,9 @@ pub(crate) mod answers;
 #[path = "queue/answers/tests.rs"]
 mod answers_tests;
 pub(crate) mod deadlines;
+mod flows;
 mod sync;
+mod turns;
 pub(crate) mod untaken_answers;
 mod waiter;
 mod waiters;
@@ -26,9 +28,10 @@ use std::task::Waker;
 
 use crate::core::queue::answers::Slot;
 use crate::core::queue::deadlines::{Deadline, Deadlines};
+use crate::core::queue::flows::Flows;
 use crate::core::queue::waiter::Waiter;
 use crate::core::queue::waiting_line::{Levels, WaitingLine};
-use crate::core::request::{Costs, Request, UnitCosts};
+use crate::core::request::{Caller, CostDetails, Costs, FlowPath, Request};
 use crate::overflow::Overflow;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -44,6 +47,10 @@ pub(crate) struct Queue {
     len: u32,
     /// Among waiters of one priority, the latest is served first.
     newest_first: bool,
+    /// Any flow is known.
+    has_flows: bool,
+    /// Among waiters of one priority, the first is served first: neither of the above.
+    is_fifo: bool,
     deadlines: Deadlines,
     /// Allocated when it is used: each of a million keys may have a queue.
     extras: Option<Box<QueueExtras>>,
@@ -51,8 +58,10 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct QueueExtras {
-    /// The units of the waiters that name any.
-    by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
+    /// The waiters of flows, and what the flows have; `None` if no flow is known.
+    flows: Option<Box<Flows>>,
+    /// What the costs of waiters without a flow have besides the plain cost.
+    details: BTreeMap<WaiterId, Arc<CostDetails>>,
     /// When the waiters came, if an observer gets their waiting times.
     came_at: BTreeMap<WaiterId, Moment>,
     /// The waiters that do not wait for their turn, because the next call to a store answers them.
@@ -67,6 +76,7 @@ impl Queue {
     pub(crate) fn new(newest_first: bool) -> Self {
         Self {
             newest_first,
+            is_fifo: !newest_first,
             ..Self::default()
         }
     }
@@ -92,23 +102,32 @@ impl Queue {
         let &Request {
             costs: Costs {
                 plain: cost,
-                by_unit,
+                details,
             },
             priority,
             deadline,
             caller,
             blocking,
         } = request;
-        self.arrivals = self.arrivals.wrapping_add(1);
-        let id = WaiterId::new(self.arrivals, priority, blocking, by_unit.is_some(), slot);
-        if let Some(by_unit) = by_unit {
-            let extras = self.extras.get_or_insert_default();
-            extras.by_unit.insert(id, Arc::clone(by_unit));
-        }
+        let id = WaiterId::new(
+            self.next_arrival(),
+            priority,
+            blocking,
+            details.map(Arc::as_ref),
+            slot,
+        );
         let waiter = Waiter { id, cost, waker };
-        self.levels
-            .get_mut(id.level())
-            .push(waiter, deadline, caller);
+        if let Some(details) = details {
+            self.push_with_details(waiter, deadline, caller, details);
+        } else {
+            if self.has_flows {
+                self.note_unnamed();
+            }
+            self.levels
+                .get_mut(id.level())
+                .push(waiter, deadline, caller);
+        }
+        self.arrivals = self.arrivals.wrapping_add(1);
         self.occupied |= 1 << id.level();
         self.len += 1;
         if deadline != Moment::NEVER {
@@ -117,14 +136,61 @@ impl Queue {
         id
     }
 
+    /// Adds a waiter whose cost has details.
+    #[cold]
+    fn push_with_details(
+        &mut self,
+        waiter: Waiter,
+        deadline: Moment,
+        caller: Caller,
+        details: &Arc<CostDetails>,
+    ) {
+        if let Some(path) = details.flow() {
+            let arrival = self.next_arrival();
+            self.begin_flows()
+                .push((waiter, arrival), deadline, caller, details, path);
+            return;
+        }
+        self.note_unnamed();
+        let id = waiter.id;
+        let extras = self.extras.get_or_insert_default();
+        extras.details.insert(id, Arc::clone(details));
+        self.levels
+            .get_mut(id.level())
+            .push(waiter, deadline, caller);
+    }
+
+    /// The number of the next waiter to come.
+    fn next_arrival(&self) -> u64 {
+        self.arrivals.wrapping_add(1)
+    }
+
     /// The waiter that is next.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<Front> {
-        let line = self.levels.get(self.occupied.checked_ilog2()? as usize)?;
-        if self.newest_first {
-            return latest(line);
+        let level = self.occupied.checked_ilog2()? as usize;
+        if !self.is_fifo {
+            return self.chosen(level);
         }
-        let (&Waiter { id, cost, .. }, caller) = line.front_and_caller()?;
+        let (&Waiter { id, cost, .. }, caller) = self.levels.get(level)?.front_and_caller()?;
+        Some(Front { id, cost, caller })
+    }
+
+    /// [`Queue::front`], where not the first one to have come is served first.
+    #[cold]
+    fn chosen(&self, level: usize) -> Option<Front> {
+        let line = self.levels.get(level);
+        let in_line = if self.newest_first {
+            line.and_then(WaitingLine::back)
+        } else {
+            line.and_then(WaitingLine::front)
+        };
+        let in_line = in_line.map(|waiter| waiter.id);
+        let id = match self.flows() {
+            Some(flows) => flows.choose(level, in_line, self.arrivals),
+            None => in_line,
+        };
+        let (&Waiter { id, cost, .. }, _, caller) = self.find(id?)?;
         Some(Front { id, cost, caller })
     }
 
@@ -132,22 +198,31 @@ impl Queue {
         self.front().is_some_and(|front| front.id == id)
     }
 
-    /// Whether a new request of this priority goes before all waiters.
-    pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
-        self.occupied >> self.first_level_ahead_of(priority) == 0
+    /// Whether a new request goes before all waiters.
+    #[inline(always)]
+    pub(crate) fn would_be_front(&self, request: &Request<'_>) -> bool {
+        if self.has_flows {
+            return self.turns(Some(request)).next().is_none();
+        }
+        self.occupied >> self.first_level_ahead_of(request.priority) == 0
     }
 
-    /// The lowest level whose waiters go before a new request of this priority.
+    /// The lowest level whose waiters go before a new request of this priority and without a flow.
     #[inline(always)]
     fn first_level_ahead_of(&self, priority: Priority) -> usize {
         usize::from(priority.level()) + usize::from(self.newest_first)
     }
 
-    /// Units of the waiters that go before a new request of this priority.
+    /// Units of the waiters that go before a new request of this priority, those of all flows among them.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
+        let first = self.first_level_ahead_of(priority);
         self.levels
-            .iter_from(self.first_level_ahead_of(priority))
-            .fold(0, |sum, line| sum.saturating_add(line.units()))
+            .iter_from(first)
+            .map(WaitingLine::units)
+            .chain(
+                (first..Priority::LEVELS).filter_map(|level| Some(self.flows()?.units_at(level))),
+            )
+            .fold(0, u64::saturating_add)
     }
 
     /// Units of all waiters: at least 1 if there are any. The sum of huge costs saturates, so after some leave it may be 0.
@@ -175,15 +250,31 @@ impl Queue {
             .map(|first| first.id)
     }
 
-    /// Units that certainly go before a new request of this priority and deadline, if no waiter gives up. A waiter with an
-    /// earlier deadline may time out, so it is not counted; if many have deadlines, some that stay are not counted either.
-    pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
+    /// Units that certainly go before a new request, if no waiter gives up. A waiter with an earlier deadline may time out, so it is not
+    /// counted; if many have deadlines, some that stay are not counted either.
+    pub(crate) fn units_surely_ahead_of(&self, request: &Request<'_>) -> u64 {
         /// The number of deadlines that are checked.
         const MAX_CHECKED: usize = 64;
-        let ahead = u128::from(self.units_ahead_of(priority));
+        let &Request {
+            costs,
+            priority,
+            deadline,
+            ..
+        } = request;
         let first = self.first_level_ahead_of(priority);
+        let path = costs.flow();
+        let ahead = match self.flows() {
+            Some(flows) => u128::from(self.units_ahead_in(flows, priority, path)),
+            None => u128::from(self.units_ahead_of(priority)),
+        };
+        let is_ahead = |id: WaiterId| match self.flows() {
+            Some(flows) if id.level() == usize::from(priority.level()) => {
+                first == id.level() && flows.has_in_flow(path, id)
+            }
+            _ => id.level() >= first,
+        };
         let cost_ahead = |other: &Deadline| match self.waiter(other.id) {
-            Some(waiter) if other.id.level() >= first => u128::from(waiter.cost),
+            Some(waiter) if is_ahead(other.id) => u128::from(waiter.cost),
             _ => 0,
         };
         let leaving = self
@@ -204,46 +295,73 @@ impl Queue {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
+    /// Units of the waiters that go before a new request of this priority and flow, however the flows share.
+    fn units_ahead_in(&self, flows: &Flows, priority: Priority, path: Option<FlowPath>) -> u64 {
+        let level = usize::from(priority.level());
+        let own = match path {
+            _ if self.newest_first => 0,
+            Some(path) => flows.units_of(path, level),
+            None => self.levels.get(level).map_or(0, WaitingLine::units),
+        };
+        let above = self.levels.iter_from(level + 1).map(WaitingLine::units);
+        let flows_above = (level + 1..Priority::LEVELS).map(|level| flows.units_at(level));
+        above.chain(flows_above).fold(own, u64::saturating_add)
+    }
+
     /// The deadline of a waiter; [`Moment::NEVER`] if it has none, or was answered.
     pub(crate) fn deadline(&self, id: WaiterId) -> Moment {
-        self.levels
-            .get(id.level())
-            .and_then(|line| line.deadline_and_caller(id))
-            .map_or(Moment::NEVER, |(deadline, _)| deadline)
+        self.find(id)
+            .map_or(Moment::NEVER, |(_, deadline, _)| deadline)
     }
 
     /// The waiter that is dropped for a new request of `priority` when the queue is full.
     pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<WaiterId> {
-        let victim = match overflow {
+        match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
-                let newcomer =
-                    WaiterId::new(self.arrivals.wrapping_add(1), priority, false, false, None);
-                let fronts = self.levels.iter_from(0).filter_map(WaitingLine::front);
-                fronts.max_by_key(|waiter| newcomer.since(waiter.id))
+                let first = (0..Priority::LEVELS).filter_map(|level| self.first_at(level));
+                first.min_by_key(|id| id.arrival(self.arrivals))
             }
             Overflow::DropLowestPriority | Overflow::Leak => {
                 let leaks = overflow == Overflow::Leak;
                 let lowest = self.occupied.trailing_zeros() as usize;
                 let end = usize::from(priority.level()) + usize::from(leaks);
                 if lowest >= end {
-                    return None;
-                }
-                let line = self.levels.get(lowest)?;
-                if leaks || self.newest_first {
-                    line.front()
+                    None
+                } else if leaks || self.newest_first {
+                    self.first_at(lowest)
                 } else {
-                    line.back()
+                    self.last_at(lowest)
                 }
             }
-        };
-        victim.map(|waiter| waiter.id)
+        }
+    }
+
+    /// The first waiter of this level to have come.
+    fn first_at(&self, level: usize) -> Option<WaiterId> {
+        let in_line = self.levels.get(level).and_then(WaitingLine::front);
+        let in_flow = self.flows().and_then(|flows| flows.first_arrival(level));
+        let ids = in_line.into_iter().chain(in_flow).map(|waiter| waiter.id);
+        ids.min_by_key(|id| id.arrival(self.arrivals))
+    }
+
+    /// The last one.
+    fn last_at(&self, level: usize) -> Option<WaiterId> {
+        let in_line = self.levels.get(level).and_then(WaitingLine::back);
+        let in_flow = self.flows().and_then(|flows| flows.last_arrival(level));
+        let ids = in_line.into_iter().chain(in_flow).map(|waiter| waiter.id);
+        ids.max_by_key(|id| id.arrival(self.arrivals))
     }
 
     /// Sets the waker to be woken with the answer and returns the one that it replaces. `Err`, if the request was answered,
     /// returns `waker`. Either must be woken or dropped outside every lock.
     pub(crate) fn replace_waker(&mut self, id: WaiterId, waker: Waker) -> Result<Waker, Waker> {
-        match self.levels.get_mut(id.level()).get_mut(id) {
+        let waiter = if id.is_in_flow() {
+            self.flows_mut().and_then(|flows| flows.get_mut(id))
+        } else {
+            self.levels.get_mut(id.level()).get_mut(id)
+        };
+        match waiter {
             Some(waiter) => Ok(std::mem::replace(&mut waiter.waker, waker)),
             None => Err(waker),
         }
@@ -254,54 +372,23 @@ impl Queue {
         self.replace_waker(id, Waker::noop().clone()).ok()
     }
 
-    /// [`Queue::take_waker`] of all waiters but one, in order.
+    /// [`Queue::take_waker`] of all waiters but one.
     pub(crate) fn take_wakers(&mut self, except: Option<WaiterId>) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        for level in (0..Priority::LEVELS)
-            .rev()
-            .filter(|level| self.occupied >> level & 1 == 1)
-        {
-            let waiters = self
-                .levels
-                .get_mut(level)
-                .iter_mut()
-                .filter(|waiter| Some(waiter.id) != except);
-            wakers.extend(
-                waiters.map(|waiter| std::mem::replace(&mut waiter.waker, Waker::noop().clone())),
-            );
-        }
-        wakers
+        let ids = self.waiting().map(|(id, _)| id);
+        let ids: Vec<_> = ids.filter(|id| Some(*id) != except).collect();
+        ids.into_iter()
+            .filter_map(|id| self.take_waker(id))
+            .collect()
     }
 
-    /// All waiters, in order, with their costs and deadlines.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
-        self.waiting_from_level(0)
-    }
-
-    /// [`Queue::waiting`], only those that go before a new request of this priority.
-    pub(crate) fn waiting_ahead_of(
-        &self,
-        priority: Priority,
-    ) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
-        self.waiting_from_level(self.first_level_ahead_of(priority))
-    }
-
-    fn waiting_from_level(
-        &self,
-        lowest: usize,
-    ) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
-        let newest_first = self.newest_first;
-        let waiters = self.levels.iter_from(lowest).rev().flat_map(move |line| {
-            let mut line = line.iter();
-            std::iter::from_fn(move || {
-                if newest_first {
-                    line.next_back()
-                } else {
-                    line.next()
-                }
-            })
-        });
-        waiters.map(|(waiter, deadline)| (waiter.id, self.costs(waiter), deadline))
+    /// All waiters with their costs: by priority and arrival, first those without a flow.
+    fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>)> {
+        let in_line = self.levels.iter_from(0).rev().flat_map(WaitingLine::iter);
+        let in_line = in_line.map(|(waiter, _)| waiter);
+        let in_flow = self.flows().into_iter().flat_map(Flows::iter);
+        in_line
+            .chain(in_flow)
+            .map(|waiter| (waiter.id, self.costs(waiter)))
     }
 
     /// The plain cost of a waiter; 0 if it has left.
@@ -310,20 +397,38 @@ impl Queue {
     }
 
     pub(super) fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
+        if id.is_in_flow() {
+            return self.flows()?.get(id);
+        }
         self.levels.get(id.level())?.get(id)
+    }
+
+    /// A waiter with its deadline and its caller.
+    fn find(&self, id: WaiterId) -> Option<(&Waiter, Moment, Caller)> {
+        if id.is_in_flow() {
+            return self.flows()?.find(id);
+        }
+        let line = self.levels.get(id.level())?;
+        let (deadline, caller) = line.deadline_and_caller(id)?;
+        Some((line.get(id)?, deadline, caller))
     }
 
     /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
     #[inline]
     pub(crate) fn remove(&mut self, id: WaiterId) -> Option<Waker> {
-        let line = self.levels.get_mut(id.level());
-        let (Waiter { cost, waker, .. }, deadline) = line.remove(id)?;
-        if line.front().is_none() {
-            self.occupied &= !(1 << id.level());
-        }
+        let (Waiter { cost, waker, .. }, deadline) = if self.has_flows {
+            self.remove_among_flows(id)?
+        } else {
+            let line = self.levels.get_mut(id.level());
+            let removed = line.remove(id)?;
+            if line.front().is_none() {
+                self.occupied &= !(1 << id.level());
+            }
+            removed
+        };
         self.len -= 1;
         if let Some(extras) = &mut self.extras {
-            extras.by_unit.remove(&id);
+            extras.details.remove(&id);
             extras.came_at.remove(&id);
             extras.tries.remove(&id);
         }
@@ -334,32 +439,184 @@ impl Queue {
     }
 }
 
-/// The units that few waiters name.
+/// Flows.
 impl Queue {
-    /// The units that a waiter names.
+    fn flows(&self) -> Option<&Flows> {
+        self.extras.as_ref()?.flows.as_deref()
+    }
+
+    fn flows_mut(&mut self) -> Option<&mut Flows> {
+        self.extras.as_mut()?.flows.as_deref_mut()
+    }
+
+    /// Whether any flow is known: one of its requests waits, or one of its permits is in flight, or it still counts what it was
+    /// granted.
     #[inline(always)]
-    pub(crate) fn unit_costs(&self, id: WaiterId) -> Option<Arc<UnitCosts>> {
-        if id.names_units() {
-            self.named_units(id).cloned()
+    pub(crate) fn has_flows(&self) -> bool {
+        self.has_flows
+    }
+
+    /// The flows, which are known from now on.
+    fn begin_flows(&mut self) -> &mut Flows {
+        self.has_flows = true;
+        self.is_fifo = false;
+        let newest_first = self.newest_first;
+        let extras = self.extras.get_or_insert_default();
+        extras
+            .flows
+            .get_or_insert_with(|| Box::new(Flows::new(newest_first)))
+    }
+
+    /// Prepares for a new request, which may be of a flow.
+    pub(crate) fn expect(&mut self, costs: Costs<'_>, in_flight: u64) {
+        self.end_flows(); // what is left of a refused request
+        if costs.flow().is_some() {
+            self.begin_flows();
+        }
+        self.set_in_flight(in_flight);
+    }
+
+    /// If no flow is known, none costs anything.
+    fn end_flows(&mut self) {
+        if let Some(extras) = &mut self.extras
+            && extras.flows.as_ref().is_some_and(|flows| flows.is_empty())
+        {
+            extras.flows = None;
+            self.has_flows = false;
+            self.is_fifo = !self.newest_first;
+        }
+    }
+
+    /// Whether a request without a flow waits.
+    fn has_unnamed_waiters(&self) -> bool {
+        self.len() > self.flows().map_or(0, Flows::len)
+    }
+
+    /// Called before a request without a flow waits.
+    #[cold]
+    fn note_unnamed(&mut self) {
+        if !self.has_unnamed_waiters()
+            && let Some(flows) = self.flows_mut()
+        {
+            flows.unnamed_begins();
+        }
+    }
+
+    #[cold]
+    fn remove_among_flows(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
+        let level = id.level();
+        let removed = if id.is_in_flow() {
+            self.flows_mut()?.remove(id)?
+        } else {
+            self.levels.get_mut(level).remove(id)?
+        };
+        if self.first_at(level).is_none() {
+            self.occupied &= !(1 << level);
+        }
+        if let Some(flows) = self.flows_mut() {
+            flows.unreserve(id);
+        }
+        self.end_flows();
+        Some(removed)
+    }
+
+    /// Records that this waiter is granted, before it leaves.
+    #[cold]
+    pub(super) fn note_served(&mut self, id: WaiterId) {
+        let cost = self.cost(id);
+        if let Some(flows) = self.flows_mut() {
+            if id.is_in_flow() {
+                flows.serve(id);
+            } else {
+                flows.serve_unnamed(cost);
+            }
+        }
+        self.end_flows();
+    }
+
+    /// Records that a new request is granted without a wait.
+    pub(crate) fn note_served_at_once(&mut self, costs: Costs<'_>) {
+        let unnamed_begins = !self.has_unnamed_waiters();
+        let Some(flows) = self.flows_mut() else {
+            return;
+        };
+        if let Some(path) = costs.flow() {
+            flows.serve_at_once(path, costs.plain);
+        } else {
+            if unnamed_begins {
+                flows.unnamed_begins();
+            }
+            flows.serve_unnamed(costs.plain);
+        }
+        self.end_flows();
+    }
+
+    /// Records how many units are in flight, with which the flows are compared.
+    pub(crate) fn set_in_flight(&mut self, units: u64) {
+        let rests = units == 0 && self.is_empty();
+        if let Some(flows) = self.flows_mut() {
+            flows.set_in_flight(units);
+            if rests {
+                flows.rest();
+                self.end_flows();
+            }
+        }
+    }
+
+    /// Decides that no request of its priority passes this one.
+    pub(crate) fn reserve(&mut self, id: WaiterId) {
+        if self.waiter(id).is_some()
+            && let Some(flows) = self.flows_mut()
+        {
+            flows.reserve(id);
+        }
+    }
+
+    /// Records that the permit of this fence holds so many units for a flow.
+    pub(crate) fn hold(&mut self, path: FlowPath, fence: u64, units: u64) {
+        if units > 0 {
+            self.begin_flows().hold(path, fence, units);
+        }
+    }
+
+    /// Records that the permit of this fence, which may be of a flow, holds nothing any more.
+    #[cold]
+    pub(crate) fn note_released(&mut self, fence: u64) {
+        if let Some(flows) = self.flows_mut() {
+            flows.release(fence);
+            self.end_flows();
+        }
+    }
+}
+
+/// The details that few costs have.
+impl Queue {
+    /// The details of the cost of a waiter.
+    #[inline(always)]
+    pub(crate) fn cost_details(&self, id: WaiterId) -> Option<Arc<CostDetails>> {
+        if id.has_details() {
+            self.details_of(id).cloned()
         } else {
             None
         }
     }
 
-    fn named_units(&self, id: WaiterId) -> Option<&Arc<UnitCosts>> {
-        self.extras.as_ref()?.by_unit.get(&id)
+    fn details_of(&self, id: WaiterId) -> Option<&Arc<CostDetails>> {
+        if id.is_in_flow() {
+            return self.flows()?.details(id);
+        }
+        self.extras.as_ref()?.details.get(&id)
     }
 
-    /// The request of a waiter that names these [units](Queue::unit_costs).
+    /// The request of a waiter whose cost has these [details](Queue::cost_details).
     pub(crate) fn request<'a>(
         &self,
         id: WaiterId,
-        by_unit: &'a Option<Arc<UnitCosts>>,
+        details: &'a Option<Arc<CostDetails>>,
     ) -> Option<Request<'a>> {
-        let costs = Costs::new(self.waiter(id)?.cost, by_unit);
-        let (deadline, caller) = self.levels.get(id.level())?.deadline_and_caller(id)?;
+        let (waiter, deadline, caller) = self.find(id)?;
         Some(Request {
-            costs,
+            costs: Costs::new(waiter.cost, details),
             priority: id.priority(),
             deadline,
             caller,
@@ -370,7 +627,7 @@ impl Queue {
     fn costs(&self, waiter: &Waiter) -> Costs<'_> {
         Costs {
             plain: waiter.cost,
-            by_unit: self.named_units(waiter.id),
+            details: self.details_of(waiter.id),
         }
     }
 }
@@ -422,8 +679,8 @@ impl Queue {
     /// Finds the waiters whose costs do not fit a new plan; [`Queue::next_misfit`] returns them. Some may remain of a former
     /// plan, although they fit the new one.
     pub(crate) fn find_misfits(&mut self, fits: impl Fn(Costs<'_>) -> bool) {
-        let misfits = self.waiting().filter(|(_, costs, _)| !fits(*costs));
-        let mut misfits: Vec<_> = misfits.map(|(id, ..)| id).collect();
+        let misfits = self.waiting().filter(|(_, costs)| !fits(*costs));
+        let mut misfits: Vec<_> = misfits.map(|(id, _)| id).collect();
         misfits.reverse();
         if !misfits.is_empty() {
             self.extras.get_or_insert_default().misfits = misfits;
@@ -446,13 +703,6 @@ impl Queue {
             }
         }
     }
-}
-
-#[cold]
-fn latest(line: &WaitingLine) -> Option<Front> {
-    let &Waiter { id, cost, .. } = line.back()?;
-    let (_, caller) = line.deadline_and_caller(id)?;
-    Some(Front { id, cost, caller })
 }
 
 #[cfg(test)]

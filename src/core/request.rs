@@ -1,10 +1,12 @@
 //! A request: what it costs, how it waits, and what answers it.
 
+use std::num::NonZeroU32;
 use std::panic::Location;
 use std::sync::Arc;
 
 use crate::core::arena::Index;
 use crate::error::AcquireError;
+use crate::flow::FlowId;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::snapshot::LimitStatus;
@@ -29,16 +31,36 @@ pub(crate) struct Request<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Costs<'a> {
     pub(crate) plain: u64,
-    pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
+    pub(crate) details: Option<&'a Arc<CostDetails>>,
 }
 
-/// The parts of a cost that few requests have: the cost in units, and whether the grant is to be explained.
+/// The parts of a cost that few requests have: the cost in units, the flow that it counts for, and whether the grant is to be
+/// explained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct UnitCosts {
+pub(crate) struct CostDetails {
     /// How many of each unit. There are a few at most.
     costs: Vec<(Unit, u64)>,
+    flow: Option<FlowId>,
+    parent: Option<FlowId>,
+    /// Of the flow, and of the parent; 1 unless set.
+    weight: Option<NonZeroU32>,
+    parent_weight: Option<NonZeroU32>,
     /// Whether the permit comes with the status of each limit at the grant.
     explained: bool,
+}
+
+/// A flow or a parent, and its weight among those that share with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlowShare {
+    pub(crate) id: FlowId,
+    pub(crate) weight: NonZeroU32,
+}
+
+/// The flow of a request, and the parent that it is within, if it names one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlowPath {
+    pub(crate) flow: FlowShare,
+    pub(crate) parent: Option<FlowShare>,
 }
 
 /// What the work of a permit has really cost, where that is known.
@@ -49,7 +71,7 @@ pub(crate) enum Actual<'a> {
     /// The plain cost. The cost in units was as estimated.
     Cost(u64),
     /// The cost in these units. The plain cost and the cost in other units were as estimated.
-    Units(&'a UnitCosts),
+    Units(&'a CostDetails),
 }
 
 impl<'a> Costs<'a> {
@@ -57,21 +79,33 @@ impl<'a> Costs<'a> {
     pub(crate) const fn plain(cost: u64) -> Self {
         Self {
             plain: cost,
-            by_unit: None,
+            details: None,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn new(plain: u64, by_unit: &'a Option<Arc<UnitCosts>>) -> Self {
+    pub(crate) fn new(plain: u64, details: &'a Option<Arc<CostDetails>>) -> Self {
         Self {
             plain,
-            by_unit: by_unit.as_ref(),
+            details: details.as_ref(),
         }
     }
 
     /// Whether the limits are to say how they are at the grant.
     pub(crate) fn explained(self) -> bool {
-        self.by_unit.is_some_and(|by_unit| by_unit.explained)
+        self.details.is_some_and(|details| details.explained)
+    }
+
+    /// Whether a word must not grant the request, because the grant is more than a place.
+    #[inline(always)]
+    pub(crate) fn needs_lock(self) -> bool {
+        self.details
+            .is_some_and(|details| details.explained || details.flow.is_some())
+    }
+
+    #[inline(always)]
+    pub(crate) fn flow(self) -> Option<FlowPath> {
+        self.details?.flow()
     }
 
     /// The charge to a limit that counts this. `None`: the request does not name the unit.
@@ -79,12 +113,12 @@ impl<'a> Costs<'a> {
         match counts {
             Counts::Cost => Some(self.plain),
             Counts::Requests => Some(1),
-            Counts::Unit(unit) => self.by_unit?.get(unit),
+            Counts::Unit(unit) => self.details?.get(unit),
         }
     }
 }
 
-impl UnitCosts {
+impl CostDetails {
     pub(crate) fn one_of_each(policy: &Policy) -> Self {
         let mut one_of_each = Self::default();
         for limit in policy.limits() {
@@ -100,6 +134,30 @@ impl UnitCosts {
             .iter()
             .find(|(named, _)| *named == unit)
             .map(|(_, cost)| *cost)
+    }
+
+    pub(crate) fn flow(&self) -> Option<FlowPath> {
+        let share = |id, weight: Option<NonZeroU32>| FlowShare {
+            id,
+            weight: weight.unwrap_or(NonZeroU32::MIN),
+        };
+        Some(FlowPath {
+            flow: share(self.flow?, self.weight),
+            parent: self.parent.map(|id| share(id, self.parent_weight)),
+        })
+    }
+
+    pub(crate) fn set_flow(&mut self, flow: FlowId, parent: Option<FlowId>) {
+        self.flow = Some(flow);
+        self.parent = parent;
+    }
+
+    pub(crate) fn set_weight(&mut self, weight: NonZeroU32) {
+        self.weight = Some(weight);
+    }
+
+    pub(crate) fn set_parent_weight(&mut self, weight: NonZeroU32) {
+        self.parent_weight = Some(weight);
     }
 
     pub(crate) fn ask_for_explanation(&mut self) {

@@ -129,6 +129,8 @@ impl Schedule {
     pub(crate) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
         if self.is_due(now) {
             self.run_due(now, effects);
+        } else if self.waiters.chooses_front() {
+            self.authority.reserve_front(now, &mut self.waiters);
         }
     }
 
@@ -156,11 +158,15 @@ impl Schedule {
         if self.waiters.suspension.is_some() {
             self.waiters.end_suspension(now, effects);
         }
+        if self.waiters.chooses_front() {
+            self.authority.reserve_front(now, &mut self.waiters);
+        }
         while let Some(lease) = (!effects.is_full())
             .then(|| self.authority.reclaim_one(now))
             .flatten()
         {
             self.waiters.counts_mut().reclaimed += 1;
+            self.waiters.note_end(lease.fence);
             effects.reclaim(&lease);
             if self.waiters.options.observed {
                 effects.tell(EventKind::Reclaimed {
@@ -256,7 +262,9 @@ impl Schedule {
         let Self { waiters, authority } = self;
         let waits = !waiters.queue.is_empty()
             && !waiters.closed
-            && !waiters.queue.would_be_front(request.priority);
+            && !waiters.queue.has_flows()
+            && !waiters.queue.would_be_front(request)
+            && request.costs.details.is_none();
         if waits
             && authority.admits_behind(request.costs, waiters)
             && waiters.has_room()
@@ -299,14 +307,22 @@ impl Schedule {
         if let Some(error) = refused {
             return Err(self.outlook().refusal(now, costs, error));
         }
+        if self.waiters.queue.has_flows() || costs.flow().is_some() {
+            let in_flight = self.authority.in_flight();
+            self.waiters.queue.expect(costs, in_flight);
+            if self.waiters.chooses_front() {
+                self.authority.reserve_front(now, &mut self.waiters);
+            }
+        }
         // A request that need not wait takes no room in a full queue.
         if !self.waiters.has_room()
             && !self.waiters.queue.is_empty()
-            && self.waiters.queue.would_be_front(priority)
+            && self.waiters.queue.would_be_front(request)
             && let Some(grant) =
                 self.authority
                     .admit(now, costs, caller, &mut self.waiters, effects)
         {
+            self.note_served_at_once(costs);
             self.reevaluate_front(now, effects); // the grant may have delayed the turn of the front
             return Ok(Enqueued::Granted(grant));
         }
@@ -325,7 +341,7 @@ impl Schedule {
         self.make_room(now, request, effects)
             .map_err(|error| self.outlook().refusal(now, costs, error))?;
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
-        let bare_place = self.authority.gate().grants_bare_places() && !costs.explained();
+        let bare_place = self.authority.gate().grants_bare_places() && costs.details.is_none();
         let id = self.waiters.push(request, waker, bare_place);
         // Behind others, nothing is decided before they are served.
         let may_be_next = self.waiters.queue.is_front(id) || self.waiters.front_ready_at <= now;
@@ -348,9 +364,21 @@ impl Schedule {
         effects: &mut Effects,
     ) -> Result<Grant, NotAdmitted> {
         self.precheck(now, costs, effects)?;
-        self.authority
-            .admit(now, costs, caller, &mut self.waiters, effects)
-            .ok_or(NotAdmitted::MustWait)
+        let admitted = self
+            .authority
+            .admit(now, costs, caller, &mut self.waiters, effects);
+        if admitted.is_some() && self.waiters.queue.has_flows() {
+            self.note_served_at_once(costs);
+        }
+        admitted.ok_or(NotAdmitted::MustWait)
+    }
+
+    /// Records what a flow was granted without a wait.
+    #[cold]
+    fn note_served_at_once(&mut self, costs: Costs<'_>) {
+        self.waiters.queue.note_served_at_once(costs);
+        let in_flight = self.authority.in_flight();
+        self.waiters.queue.set_in_flight(in_flight);
     }
 
     /// The checks that come before the authority decides.

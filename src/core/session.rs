@@ -243,7 +243,12 @@ impl SessionStep<'_> {
         if resumes_at > self.now {
             return Ok(Err(resumes_at));
         }
-        Ok(fallback.admit(self.now, costs, caller, gate))
+        let mut admitted = fallback.admit(self.now, costs, caller, gate);
+        if let (Ok(grant), Some(gate)) = (&mut admitted, &fallback.gate) {
+            let units = gate.limits().units_held_by(costs);
+            self.waiters.note_held(costs, grant, units);
+        }
+        Ok(admitted)
     }
 
     /// Called when a request is decided without the store, to find out whether the store answers again.
@@ -417,13 +422,13 @@ impl StoreSession {
             return gate.settle(now, grant, cost, actual);
         }
         let is_held = claim.holds(); // else another permit may have this fence
-        let by_unit = self.gate.unit_costs(fence).filter(|_| is_held).cloned();
+        let details = self.gate.cost_details(fence).filter(|_| is_held).cloned();
         let recorded = self.grants.by_fence.get(&fence).filter(|_| is_held);
         let granted_at = recorded.map(|grant| grant.granted_at);
         let granted_at = granted_at.or(claim.reached());
         self.end(fence, claim, |gate| gate.release_live(now, grant, cost))?;
         let limits = self.gate.limits();
-        let charged = limits.costs_of_each(Costs::new(cost, &by_unit));
+        let charged = limits.costs_of_each(Costs::new(cost, &details));
         let counts = limits.policy().limits().iter().map(Limit::counts);
         let actual: Box<[u64]> = counts
             .zip(&charged)

@@ -125,6 +125,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 .iter_mut()
                 .for_each(|limits| **limits = state.limits(now));
         };
+        options
+            .check_weights()
+            .map_err(TryAcquireError::without_decision)?;
         self.try_at_once(key, options.cost, look)
             .unwrap_or_else(|| self.try_slowly(key, options, limits))
     }
@@ -220,6 +223,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options: &RequestOptions,
         mut limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<Admitted, AcquireError> {
+        options.check_weights()?;
         options.checked_timeout()?;
         let entered = self.enter(key, Purpose::Request, |mut idle| {
             if let Err(error) = idle.state.fits(options.cost) {

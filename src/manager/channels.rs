@@ -4,21 +4,25 @@ pub(in crate::manager) mod in_channel;
 pub(in crate::manager) mod out_channel;
 pub(in crate::manager) mod release_channel;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::request::{Caller, Costs, Request, UnitCosts};
+use crate::core::request::{Caller, CostDetails, Costs, Request};
 use crate::error::AcquireError;
+use crate::flow::FlowId;
 use crate::priority::Priority;
 use crate::strategy::{MAX_SPAN_NANOS, Moment, Unit};
+
+/// The largest weight of a flow. The public docs name the number.
+const MAX_WEIGHT: u32 = 1_000_000;
 
 /// What a caller asks for; its timeout counts from the first poll.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestOptions {
     pub(crate) cost: u64,
-    /// How many of each unit it takes, if it names units.
-    pub(crate) by_unit: Option<Arc<UnitCosts>>,
+    /// What its cost has besides the plain cost.
+    pub(crate) details: Option<Arc<CostDetails>>,
     pub(crate) timeout: Option<Duration>,
     /// Boxed, so that one check shows that there are none.
     pub(crate) rare: Option<Box<RareOptions>>,
@@ -35,6 +39,8 @@ pub(crate) struct RareOptions {
     pub(crate) ttl: Option<Duration>,
     /// The longest random delay before the request begins.
     pub(crate) jitter: Option<Duration>,
+    /// A weight of its flow that is out of range.
+    invalid_weight: Option<u64>,
 }
 
 impl RequestOptions {
@@ -43,7 +49,7 @@ impl RequestOptions {
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
         Self {
             cost,
-            by_unit: None,
+            details: None,
             timeout: None,
             rare: None,
             priority: Priority::NORMAL,
@@ -56,7 +62,20 @@ impl RequestOptions {
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
         let untimed = self.timeout.is_none() && self.rare.is_none();
-        untimed && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
+        untimed && self.priority == Priority::NORMAL && !self.blocking && self.details.is_none()
+    }
+
+    /// Refuses a request whose flow has a weight that is out of range.
+    #[inline(always)]
+    pub(crate) fn check_weights(&self) -> Result<(), AcquireError> {
+        let rare = self.rare.as_ref();
+        match rare.and_then(|rare| rare.invalid_weight) {
+            Some(weight) => Err(AcquireError::WeightOutOfRange {
+                weight,
+                max: MAX_WEIGHT.into(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The timeout in nanoseconds.
@@ -90,17 +109,48 @@ impl RequestOptions {
 
     #[inline(always)]
     pub(crate) fn costs(&self) -> Costs<'_> {
-        Costs::new(self.cost, &self.by_unit)
+        Costs::new(self.cost, &self.details)
     }
 
     /// Sets how many of a unit the request takes.
     pub(crate) fn set_cost_of(&mut self, unit: &str, cost: u64) {
-        Arc::make_mut(self.by_unit.get_or_insert_default()).set(Unit::new(unit), cost);
+        self.details_mut().set(Unit::new(unit), cost);
     }
 
     /// Asks for the status of each limit at the grant.
     pub(crate) fn ask_for_explanation(&mut self) {
-        Arc::make_mut(self.by_unit.get_or_insert_default()).ask_for_explanation();
+        self.details_mut().ask_for_explanation();
+    }
+
+    /// Sets the flow of the request, and the parent that it is within.
+    pub(crate) fn set_flow(&mut self, flow: FlowId, parent: Option<FlowId>) {
+        self.details_mut().set_flow(flow, parent);
+    }
+
+    pub(crate) fn set_weight(&mut self, weight: u64) {
+        if let Some(weight) = self.valid(weight) {
+            self.details_mut().set_weight(weight);
+        }
+    }
+
+    pub(crate) fn set_parent_weight(&mut self, weight: u64) {
+        if let Some(weight) = self.valid(weight) {
+            self.details_mut().set_parent_weight(weight);
+        }
+    }
+
+    /// The weight, or `None` if it is out of range, which makes the request fail.
+    fn valid(&mut self, weight: u64) -> Option<NonZeroU32> {
+        let valid = u32::try_from(weight).ok().and_then(NonZeroU32::new);
+        let valid = valid.filter(|weight| weight.get() <= MAX_WEIGHT);
+        if valid.is_none() {
+            self.rare().invalid_weight = Some(weight);
+        }
+        valid
+    }
+
+    fn details_mut(&mut self) -> &mut CostDetails {
+        Arc::make_mut(self.details.get_or_insert_default())
     }
 
     /// The request for the queue, with a deadline instead of a timeout; [`Moment::NEVER`] if it has none.

@@ -38,6 +38,7 @@ mod fast_clock;
 ))]
 mod faults;
 mod first_hour;
+mod flows;
 mod foreign_wakers;
 #[cfg(feature = "http")]
 mod fuzzed;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 31] = [
+const ROOMS: [&str; 32] = [
     // macros for all other rooms
     "macros",
     // limits as data and as text
@@ -18,6 +18,7 @@ const ROOMS: [&str; 31] = [
     // what callers and the core exchange
     "decision",
     "error",
+    "flow",
     "priority",
     "overflow",
     "carry_over",

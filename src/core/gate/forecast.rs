@@ -24,6 +24,15 @@ pub(crate) struct Forecast<'a, R: Iterator<Item = Reclaim<'a>>> {
 /// A lease that will be reclaimed, and what its permit cost.
 pub(crate) type Reclaim<'a> = (&'a Lease, Costs<'a>);
 
+/// How far a [step](Forecast::step) has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ForecastStep {
+    Admitted,
+    /// A permit must be [reclaimed](Forecast::reclaim) first.
+    ReclaimDue,
+    Refused,
+}
+
 #[derive(Debug)]
 enum LimitForecast<'a> {
     Copied(LimitState),
@@ -66,18 +75,21 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
     /// advances to `latest`. Returns whether they were admitted.
     pub(crate) fn take(&mut self, costs: Costs<'_>, latest: Moment) -> bool {
         loop {
+            match self.step(costs, latest) {
+                ForecastStep::Admitted => return true,
+                ForecastStep::Refused => return false,
+                ForecastStep::ReclaimDue => self.reclaim(|_, _| {}),
+            }
+        }
+    }
+
+    /// [`Forecast::take`] until the next reclaim, which may change whose turn it is.
+    pub(crate) fn step(&mut self, costs: Costs<'_>, latest: Moment) -> ForecastStep {
+        loop {
             let ready = self.ready_at(costs);
             if ready <= self.now {
-                for (limit, forecast) in &mut self.limits {
-                    match limit.charged(costs) {
-                        0 => {}
-                        cost => forecast.charge(self.now, cost),
-                    }
-                }
-                if let Some(suspension) = &mut self.suspension {
-                    suspension.note_grant(self.now, costs.plain);
-                }
-                return true;
+                self.charge(costs);
+                return ForecastStep::Admitted;
             }
             let reclaim = self
                 .reclaims
@@ -85,11 +97,37 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
                 .map_or(Moment::NEVER, |(lease, _)| lease.expires_at);
             let next = ready.min(reclaim);
             if next > latest || next == Moment::NEVER {
-                self.advance(latest);
-                return false;
+                self.now = self.now.max(latest);
+                return ForecastStep::Refused;
             }
-            self.advance(next);
+            self.now = self.now.max(next);
+            if reclaim == next {
+                return ForecastStep::ReclaimDue;
+            }
         }
+    }
+
+    fn charge(&mut self, costs: Costs<'_>) {
+        for (limit, forecast) in &mut self.limits {
+            match limit.charged(costs) {
+                0 => {}
+                cost => forecast.charge(self.now, cost),
+            }
+        }
+        if let Some(suspension) = &mut self.suspension {
+            suspension.note_grant(self.now, costs.plain);
+        }
+    }
+
+    /// Whether a unit of all that a request charges is free, although the request may not be admitted.
+    pub(crate) fn has_room_for_one(&self, costs: Costs<'_>) -> bool {
+        let is_held_back = self
+            .suspension
+            .is_some_and(|suspension| suspension.ready_at(self.now, costs.plain) > self.now);
+        let has_room = |(limit, forecast): &(&CountedLimit, LimitForecast<'_>)| {
+            limit.charged(costs) == 0 || forecast.ready_at(self.now, 1) <= self.now
+        };
+        !is_held_back && self.limits.iter().all(has_room)
     }
 
     /// When the costs are admitted if no place is released; [`Moment::NEVER`] if only a release helps.
@@ -119,17 +157,23 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         }
     }
 
-    /// Advances to `later`.
-    fn advance(&mut self, later: Moment) {
+    /// Reclaims all permits whose TTL has passed, and passes the fence of each and its units, as the first concurrency limit counts
+    /// them.
+    pub(crate) fn reclaim(&mut self, mut reclaimed: impl FnMut(u64, u64)) {
         while let Some((lease, costs)) = self
             .reclaims
-            .next_if(|(lease, _)| lease.expires_at <= later)
+            .next_if(|(lease, _)| lease.expires_at <= self.now)
         {
+            let mut units = None;
             for (limit, forecast) in &mut self.limits {
-                forecast.release(limit.returned(lease.fence, costs));
+                let returned = limit.returned(lease.fence, costs);
+                forecast.release(returned);
+                if limit.state.places().is_some() {
+                    units.get_or_insert(returned);
+                }
             }
+            reclaimed(lease.fence, units.unwrap_or(0));
         }
-        self.now = self.now.max(later);
     }
 }
 

@@ -235,6 +235,20 @@ impl Limits {
         self.counted().filter_map(denied_until).max()
     }
 
+    /// Whether a unit of all that a request charges is free, although the request may not be admitted.
+    pub(crate) fn have_room_for_one(&self, now: Moment, costs: Costs<'_>) -> bool {
+        let has_room =
+            |limit: &CountedLimit| limit.charged(costs) == 0 || limit.state.decide(now, 1).is_ok();
+        self.counted().all(has_room)
+    }
+
+    /// The units of these costs that are in flight once they are granted, as the first concurrency limit counts them.
+    pub(crate) fn units_held_by(&self, costs: Costs<'_>) -> u64 {
+        let mut counted = self.counted();
+        let first = counted.find(|limit| limit.state.places().is_some());
+        first.map_or(0, |limit| limit.charged(costs))
+    }
+
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
     #[inline(always)]
     pub(crate) fn decide(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn each_answer_is_taken_once_in_any_order() {
         let ids = [1, 2, 3, 4, 5, 6]
-            .map(|arrival| WaiterId::new(arrival, Priority::NORMAL, false, false, None));
+            .map(|arrival| WaiterId::new(arrival, Priority::NORMAL, false, None, None));
         let mut untaken = UntakenAnswers::default();
         for (id, fence) in ids.into_iter().zip(1..) {
             untaken.grant(id, Grant::of_place(fence));

@@ -11,7 +11,7 @@ use crate::core::effects::Effects;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::untaken_answers::{Answer, UntakenAnswers};
 use crate::core::queue::waiter::WaiterId;
-use crate::core::request::{Caller, Grant, Refused, Request};
+use crate::core::request::{Caller, Claim, Costs, Grant, Refused, Request};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::event::{EventKind, ShedReason, permit_id};
@@ -85,10 +85,19 @@ impl Waiters {
         self.queue.len() < max.min(Queue::MAX_LEN)
     }
 
-    /// Whether no request waits, and nothing but the limits decides on a new one.
+    /// Whether a permit that is released concerns the limits alone.
+    #[inline(always)]
+    pub(crate) fn leave_releases_to_gate(&self) -> bool {
+        self.queue.is_empty() && !self.closed && !self.queue.has_flows()
+    }
+
+    /// Whether no request waits, and nothing but the limits decides on a new one. Where flows are known, they count it.
     #[inline(always)]
     pub(crate) fn leaves_all_to_limits(&self) -> bool {
-        self.queue.is_empty() && !self.closed && self.suspension.is_none()
+        self.queue.is_empty()
+            && !self.closed
+            && self.suspension.is_none()
+            && !self.queue.has_flows()
     }
 }
 
@@ -192,6 +201,12 @@ impl Waiters {
         !self.serving && self.queue.next_deadline() < now && !self.is_emptying()
     }
 
+    /// Whether the flows decide whose turn it is, and that is not decided yet, as it is in the middle of a batch.
+    #[inline(always)]
+    pub(crate) fn chooses_front(&self) -> bool {
+        self.queue.has_flows() && !self.serving
+    }
+
     /// Adds a waiter. `bare_place`: its grant will be a place and nothing more.
     #[inline]
     pub(crate) fn push(
@@ -208,6 +223,25 @@ impl Waiters {
         self.queue.push(request, waker, slot)
     }
 
+    /// Records that a grant holds this many units for the flow of its request, which is released under the lock.
+    #[cold]
+    pub(crate) fn note_held(&mut self, costs: Costs<'_>, grant: &mut Grant, units: u64) {
+        if let Some(path) = costs.flow() {
+            self.queue.hold(path, grant.fence, units);
+            if grant.claim == Claim::PLACE {
+                grant.claim = Claim::COUNTED_PLACE;
+            }
+        }
+    }
+
+    /// Records that the permit of this fence has ended.
+    #[inline(always)]
+    pub(crate) fn note_end(&mut self, fence: u64) {
+        if self.queue.has_flows() {
+            self.queue.note_released(fence);
+        }
+    }
+
     /// Gives a waiter its grant, and reports that.
     #[inline(always)]
     pub(crate) fn grant(&mut self, now: Moment, id: WaiterId, grant: Grant, effects: &mut Effects) {
@@ -220,6 +254,9 @@ impl Waiters {
     /// Gives a waiter its grant; its waker is to be woken outside every lock.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
+        if self.queue.has_flows() {
+            self.queue.note_served(id);
+        }
         let waker = self.queue.remove(id)?;
         self.untaken.grant(id, grant);
         Some(waker)

@@ -46,6 +46,12 @@ impl Authority {
         }
     }
 
+    /// Units in flight, as the first concurrency limit counts them.
+    pub(super) fn in_flight(&self) -> u64 {
+        let (gate, fallback) = self.gates();
+        gate.in_flight() + fallback.map_or(0, Gate::in_flight)
+    }
+
     /// Whether most timers are set for a timeout that does not happen: that of a lease, or of a call to a store.
     pub(super) fn has_timeouts(&self) -> bool {
         match self {
@@ -77,6 +83,15 @@ impl Authority {
         match self {
             Self::Local(gate) => serve_by_gate(gate, waiters, now, effects),
             Self::Store(session) => session.step(now, waiters, effects).serve(),
+        }
+    }
+
+    /// Decides that the front is not passed by another flow, if a unit of what it requests is free. Called before anything that may
+    /// change how the flows share.
+    #[cold]
+    pub(super) fn reserve_front(&self, now: Moment, waiters: &mut Waiters) {
+        if let Self::Local(gate) = self {
+            reserve_front(gate, waiters, now);
         }
     }
 
@@ -225,8 +240,7 @@ fn gate_of(session: &StoreSession) -> &Gate {
     &session.gate
 }
 
-/// Admits the next request, or sets when to check again. Keeps the status of each limit after the grant, if the request asked for
-/// it.
+/// Admits the next request, or sets when to check again.
 #[inline(always)]
 fn admit_front(
     gate: &mut Gate,
@@ -241,24 +255,59 @@ fn admit_front(
     }
     let grant = gate.admit(now, costs, caller)?;
     waiters.note_grant(now, costs.plain);
+    if costs.details.is_some() {
+        return Ok(note_details(gate, waiters, now, costs, grant));
+    }
+    Ok(grant)
+}
+
+/// Keeps what the request asked for besides the grant, and what its flow holds.
+#[cold]
+fn note_details(
+    gate: &Gate,
+    waiters: &mut Waiters,
+    now: Moment,
+    costs: Costs<'_>,
+    mut grant: Grant,
+) -> Grant {
     if costs.explained() {
         let limits = gate.limits().statuses(now);
         waiters.untaken.explain(grant.fence, limits);
     }
-    Ok(grant)
+    waiters.note_held(costs, &mut grant, gate.limits().units_held_by(costs));
+    grant
+}
+
+#[inline(always)]
+fn reserve_front(gate: &Gate, waiters: &mut Waiters, now: Moment) {
+    if waiters.queue.has_flows() {
+        reserve_for_flow(gate, waiters, now);
+    }
+}
+
+#[cold]
+fn reserve_for_flow(gate: &Gate, waiters: &mut Waiters, now: Moment) {
+    if let Some(front) = next_waiter(gate, waiters) {
+        let details = waiters.queue.cost_details(front.id);
+        let costs = Costs::new(front.cost, &details);
+        let is_held_back = waiters.resumes_at(now, costs.plain) > now;
+        if !is_held_back && gate.limits().have_room_for_one(now, costs) {
+            waiters.queue.reserve(front.id);
+        }
+    }
 }
 
 #[inline(always)]
 fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &mut Effects) {
     let before = waiters.begin_serving();
     let mut moved = false;
-    while let Some(front) = waiters.queue.front() {
+    while let Some(front) = next_waiter(gate, waiters) {
         if effects.is_full() {
             waiters.pause_serving(now);
             return;
         }
-        let admitted = if front.id.names_units() {
-            admit_named(gate, waiters, now, front)
+        let admitted = if front.id.has_details() {
+            admit_with_details(gate, waiters, now, front)
         } else {
             admit_front(gate, waiters, now, Costs::plain(front.cost), front.caller)
         };
@@ -269,6 +318,7 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
             }
             Err(until) => {
                 waiters.front_ready_at = until;
+                reserve_front(gate, waiters, now);
                 if front.id.is_blocking() && (moved || before != until) {
                     // Its thread runs the timer for all waiters, and needs the new instant.
                     effects.wake(waiters.queue.take_waker(front.id));
@@ -279,15 +329,23 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
     }
 }
 
-/// Admits the front, which names units.
+#[inline(always)]
+fn next_waiter(gate: &Gate, waiters: &mut Waiters) -> Option<Front> {
+    if waiters.queue.has_flows() {
+        waiters.queue.set_in_flight(gate.in_flight());
+    }
+    waiters.queue.front()
+}
+
+/// Admits the front, whose cost has details.
 #[cold]
-fn admit_named(
+fn admit_with_details(
     gate: &mut Gate,
     waiters: &mut Waiters,
     now: Moment,
     front: Front,
 ) -> Result<Grant, Moment> {
-    let by_unit = waiters.queue.unit_costs(front.id);
-    let costs = Costs::new(front.cost, &by_unit);
+    let details = waiters.queue.cost_details(front.id);
+    let costs = Costs::new(front.cost, &details);
     admit_front(gate, waiters, now, costs, front.caller)
 }

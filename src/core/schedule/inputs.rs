@@ -47,7 +47,7 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         match &mut self.authority {
-            Authority::Local(gate) if self.waiters.queue.is_empty() && !self.waiters.closed => {
+            Authority::Local(gate) if self.waiters.leave_releases_to_gate() => {
                 // A late release changes nothing, but it is reported to an observer by effects.
                 gate.release(fence, cost, claim).is_some() || !self.waiters.options.observed
             }
@@ -60,10 +60,11 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
         let front = self.waiters.queue.front()?;
-        let fits = front.cost == cost && claim == Claim::PLACE && !front.id.names_units();
+        let fits = front.cost == cost && claim == Claim::PLACE && !front.id.has_details();
         let is_something_due = self.next_wake() != Moment::NEVER
             || self.waiters.queue.knows_arrivals()
             || self.waiters.queue.has_misfits()
+            || self.waiters.queue.has_flows()
             || self.waiters.closed
             || self.waiters.dropping;
         if !fits || is_something_due || self.waiters.suspension.is_some() {
@@ -85,6 +86,7 @@ impl Schedule {
         self.catch_up(now, effects);
         let release = |gate: &mut Gate| gate.release(fence, cost, claim);
         if self.authority.end(fence, claim, release).is_some() {
+            self.waiters.note_end(fence);
             self.run_due(now, effects);
         } else if self.waiters.options.observed {
             let id = permit_id(0, fence);
@@ -120,6 +122,9 @@ impl Schedule {
     /// Settles the grant with the authority and with a spread upstream quota. Returns whether the grant was live.
     fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
         let live = self.authority.settle(now, grant, cost, actual).is_some();
+        if live {
+            self.waiters.note_end(grant.fence);
+        }
         let gate = self.authority.gate();
         let is_refund = match actual {
             Actual::Nothing => true,
@@ -153,6 +158,9 @@ impl Schedule {
             .reported_limit(|| gate.limits().concurrency(now));
         let report = |gate: &mut Gate| gate.report(now, grant, cost, rtt_nanos, outcome);
         let live = self.authority.end(grant.fence, grant.claim, report);
+        if live.is_some() {
+            self.waiters.note_end(grant.fence);
+        }
         let present = self.authority.gate().limits().concurrency(now);
         self.waiters.tell_limit(reported, present, effects);
         self.reevaluate_front(now, effects);

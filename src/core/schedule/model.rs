@@ -11,6 +11,7 @@
 //! ```
 
 mod costs;
+mod flows;
 mod harness;
 mod inputs;
 mod limits;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::authority::Authority;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
+use crate::core::gate::forecast::ForecastStep;
 use crate::core::gate::limits::Limits;
 use crate::core::queue::{WaiterId, Waiters};
-use crate::core::request::{Costs, Refused, RefusedRequest, Request, UnitCosts};
+use crate::core::request::{CostDetails, Costs, Refused, RefusedRequest, Request};
 use crate::decision::Decision;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
@@ -48,10 +49,10 @@ impl<'a> Outlook<'a> {
     }
 
     /// The units that a permit was granted, if they are recorded.
-    pub(crate) fn unit_costs(self, fence: u64) -> Option<&'a Arc<UnitCosts>> {
+    pub(crate) fn cost_details(self, fence: u64) -> Option<&'a Arc<CostDetails>> {
         let (gate, fallback) = self.authority.gates();
-        let recorded = gate.unit_costs(fence);
-        recorded.or_else(|| fallback?.unit_costs(fence))
+        let recorded = gate.cost_details(fence);
+        recorded.or_else(|| fallback?.cost_details(fence))
     }
 
     /// Whether no request waits, and no permit holds a place.
@@ -81,11 +82,11 @@ impl<'a> Outlook<'a> {
     }
 
     /// One of each unit that a limit counts.
-    pub(super) fn one_of_each_unit(self) -> Option<Arc<UnitCosts>> {
+    pub(super) fn one_of_each_unit(self) -> Option<Arc<CostDetails>> {
         let limits = self.limits();
         limits
             .counts_by_unit()
-            .then(|| Arc::new(UnitCosts::one_of_each(limits.policy())))
+            .then(|| Arc::new(CostDetails::one_of_each(limits.policy())))
     }
 
     /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
@@ -113,8 +114,8 @@ impl<'a> Outlook<'a> {
     pub(crate) fn snapshot(self, now: Moment) -> LimiterSnapshot {
         let Self { waiters, .. } = self;
         let next = if waiters.queue.is_empty() {
-            let by_unit = self.one_of_each_unit();
-            let one = Costs::new(1, &by_unit);
+            let details = self.one_of_each_unit();
+            let one = Costs::new(1, &details);
             match self.limits().decide(now, 0, one) {
                 decision if decision.is_allowed() => Some(now),
                 decision => decision
@@ -249,8 +250,8 @@ impl Outlook<'_> {
     /// When a waiter will be granted, if no other request goes before it. [`Moment::NEVER`] if only a release or a resume helps; `now`
     /// if it was answered.
     pub(crate) fn turn_of(self, now: Moment, id: WaiterId) -> Moment {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(Request { costs, .. }) = self.waiters.queue.request(id, &by_unit) else {
+        let details = self.waiters.queue.cost_details(id);
+        let Some(Request { costs, .. }) = self.waiters.queue.request(id, &details) else {
             return now;
         };
         self.turn_before(Some(id), now, costs)
@@ -266,40 +267,35 @@ impl Outlook<'_> {
         now: Moment,
         costs: Costs<'_>,
     ) -> Option<Moment> {
-        let ahead = || {
-            self.waiters
-                .queue
-                .waiting()
-                .take_while(|ahead| Some(ahead.0) != waiter)
-        };
-        if ahead().nth(MAX_FORECAST).is_some() {
-            return None;
-        }
-        let gate = self.gate();
-        if gate.limits().fits(costs).is_err() {
+        let limits = self.limits();
+        if limits.fits(costs).is_err() {
             return Some(Moment::NEVER);
         }
-        let mut forecast =
-            gate.limits()
-                .forecast(now, self.waiters.suspension(), std::iter::empty());
-        for (_, costs, deadline) in
-            ahead().filter(|waiter| gate.limits().fits(waiter.1).is_ok() && waiter.2 >= now)
-        {
-            if deadline < forecast.now() || forecast.take(costs, deadline) {
-                continue;
-            }
-            if forecast.ready_at(costs) == Moment::NEVER {
+        let mut forecast = limits.forecast(now, self.waiters.suspension(), std::iter::empty());
+        let mut turns = self.waiters.queue.turns(None);
+        for _ in 0..=MAX_FORECAST {
+            let Some(turn) = turns.next().filter(|turn| Some(turn.id) != waiter) else {
+                return Some(forecast.ready_at(costs));
+            };
+            if limits.fits(turn.costs).is_err() || turn.deadline < forecast.now() {
+                turns.left(&turn);
+            } else if forecast.take(turn.costs, turn.deadline) {
+                turns.granted(&turn, limits.units_held_by(turn.costs));
+            } else if forecast.ready_at(turn.costs) == Moment::NEVER {
                 return Some(Moment::NEVER);
+            } else {
+                turns.left(&turn);
             }
         }
-        Some(forecast.ready_at(costs))
+        None
     }
 
     /// The earliest turn of a new request that must wait, if no other request comes and no waiter gives up before its deadline.
     /// Exact behind up to [`MAX_AHEAD`] waiters, if it waits for no release, no resume and no store; otherwise a lower bound.
     ///
     /// Whether a waiter that needs a release or a resume is granted before its deadline is not known. So it is assumed to leave if its
-    /// deadline is not after that of the new request, and to be granted otherwise.
+    /// deadline is not after that of the new request, and to be granted otherwise. After a release, any flow may be next, so only those
+    /// in the flow of the new request are before it then.
     pub(super) fn earliest_turn(self, now: Moment, request: &Request<'_>) -> Moment {
         let &Request {
             costs,
@@ -314,9 +310,7 @@ impl Outlook<'_> {
             queue.victim(self.waiters.options.overflow, priority)
         };
         let dropped = victim.map_or(0, |victim| queue.cost(victim));
-        let surely_ahead = queue
-            .units_surely_ahead_of(priority, deadline)
-            .saturating_sub(dropped);
+        let surely_ahead = queue.units_surely_ahead_of(request).saturating_sub(dropped);
         let bound = self.ready_at(now, surely_ahead, costs, false);
         let Authority::Local(gate) = self.authority else {
             return bound;
@@ -328,19 +322,26 @@ impl Outlook<'_> {
             gate.limits()
                 .forecast(now, self.waiters.suspension(), std::iter::empty());
         let mut waits_for_release = false;
-        for (id, costs, leaves_at) in queue.waiting_ahead_of(priority).take(MAX_AHEAD) {
-            if Some(id) == victim
-                || gate.limits().fits(costs).is_err()
-                || leaves_at < forecast.now()
-            {
+        let mut turns = queue.turns(Some(request));
+        for _ in 0..MAX_AHEAD {
+            let Some(turn) = turns.next() else {
+                break;
+            };
+            let leaves_at = turn.deadline;
+            let is_out = Some(turn.id) == victim || leaves_at < forecast.now();
+            if is_out || gate.limits().fits(turn.costs).is_err() {
+                turns.left(&turn);
                 continue;
             }
-            if forecast.ready_at(costs) == Moment::NEVER {
+            if forecast.ready_at(turn.costs) == Moment::NEVER {
                 waits_for_release = true;
-                forecast.assume_releases(costs);
+                forecast.assume_releases(turn.costs);
             }
-            if !(waits_for_release && leaves_at <= deadline) {
-                forecast.take(costs, leaves_at);
+            let may_leave = leaves_at <= deadline || !turns.is_surely_before_newcomer(&turn);
+            if !(waits_for_release && may_leave) && forecast.take(turn.costs, leaves_at) {
+                turns.granted(&turn, gate.limits().units_held_by(turn.costs));
+            } else {
+                turns.left(&turn);
             }
         }
         forecast.assume_releases(costs);
@@ -396,16 +397,40 @@ impl Refusals<'_> {
             .limits()
             .forecast(due_from, suspension, gate.reclaims());
         let mut late = Vec::new();
-        let waiting = self.waiters.queue.waiting().take(MAX_CHECKED);
-        for (id, costs, deadline) in waiting.filter(|waiter| gate.limits().fits(waiter.1).is_ok()) {
-            if deadline < forecast.now() || !forecast.take(costs, deadline.min(now)) {
-                if deadline >= now {
-                    break; // it keeps waiting, and so do those behind it
+        let mut turns = self.waiters.queue.turns(None);
+        let mut checked = 0;
+        while checked < MAX_CHECKED
+            && let Some(turn) = turns.next()
+        {
+            checked += 1;
+            if gate.limits().fits(turn.costs).is_err() {
+                turns.left(&turn);
+                continue;
+            }
+            let step = if turn.deadline < forecast.now() {
+                ForecastStep::Refused
+            } else {
+                forecast.step(turn.costs, turn.deadline.min(now))
+            };
+            match step {
+                ForecastStep::Admitted => {
+                    turns.granted(&turn, gate.limits().units_held_by(turn.costs));
                 }
-                late.push(id);
+                ForecastStep::Refused if turn.deadline >= now => break, // it keeps waiting, and so do those behind it
+                ForecastStep::Refused => {
+                    late.push(turn.id);
+                    turns.left(&turn);
+                }
+                ForecastStep::ReclaimDue => {
+                    if forecast.has_room_for_one(turn.costs) {
+                        turns.reserve(&turn);
+                    }
+                    forecast.reclaim(|fence, units| turns.release(fence, units));
+                    checked -= 1;
+                }
             }
         }
-        drop(forecast);
+        drop((forecast, turns));
         for id in late {
             self.refuse_expired(id);
         }
@@ -413,8 +438,8 @@ impl Refusals<'_> {
 
     /// Refuses a waiter whose deadline has passed.
     fn refuse_expired(&mut self, id: WaiterId) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(request) = self.waiters.queue.request(id, &by_unit) else {
+        let details = self.waiters.queue.cost_details(id);
+        let Some(request) = self.waiters.queue.request(id, &details) else {
             return;
         };
         let ahead = self.units_before(&request);
@@ -457,8 +482,8 @@ impl Refusals<'_> {
         while !self.effects.is_full()
             && let Some(id) = self.waiters.queue.next_misfit()
         {
-            let by_unit = self.waiters.queue.unit_costs(id);
-            let costs = Costs::new(self.waiters.queue.cost(id), &by_unit);
+            let details = self.waiters.queue.cost_details(id);
+            let costs = Costs::new(self.waiters.queue.cost(id), &details);
             if let Err(error) = self.authority.gate().limits().fits(costs) {
                 self.refuse_waiter(id, error);
             }
@@ -482,8 +507,8 @@ impl Refusals<'_> {
 
     /// Drops a waiter from a full queue.
     pub(super) fn drop_waiter(&mut self, id: WaiterId) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(request) = self.waiters.queue.request(id, &by_unit) else {
+        let details = self.waiters.queue.cost_details(id);
+        let Some(request) = self.waiters.queue.request(id, &details) else {
             return;
         };
         self.waiters
@@ -500,8 +525,8 @@ impl Refusals<'_> {
 
     /// Refuses a waiter for this reason.
     fn refuse_waiter(&mut self, id: WaiterId, error: AcquireError) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let costs = Costs::new(0, &by_unit);
+        let details = self.waiters.queue.cost_details(id);
+        let costs = Costs::new(0, &details);
         let refused = self.outlook().refusal(self.now, costs, error);
         self.waiters.refuse(id, refused, self.effects);
     }

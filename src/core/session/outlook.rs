@@ -166,8 +166,8 @@ impl StoreOutlook<'_> {
         if self.waiters.refuses_waiters() || self.session.fallback.is_active {
             return Moment::NEVER;
         }
-        let by_unit = queue.unit_costs(front.id);
-        let costs = Costs::new(front.cost, &by_unit);
+        let details = queue.cost_details(front.id);
+        let costs = Costs::new(front.cost, &details);
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
         if self.limits().counts_denials() && queue.tries().next().is_some() {
             return resumes_at; // the attempt is to be counted

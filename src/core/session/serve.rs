@@ -7,6 +7,7 @@ use super::call::{BackOff, CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, decision, denied};
 use super::{GrantByStore, MAX_CALL, PolicyTerms, SessionStep, StoreSession};
 use crate::core::effects::Errand;
+use crate::core::gate::Gate;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::WaiterId;
 use crate::core::request::{Caller, Claim, Costs, Grant, RefusedRequest, Request};
@@ -21,9 +22,19 @@ impl SessionStep<'_> {
     /// Grants requests that need no call. Sends a call if there is something to send now; sets when to check again.
     #[cold]
     pub(crate) fn serve(&mut self) {
+        self.note_in_flight();
         self.serve_prefetched();
         let turn = self.serve_by_fallback();
         self.waiters.front_ready_at = self.send().min(turn);
+    }
+
+    /// Tells the flows of the requests that wait how many units are in flight.
+    fn note_in_flight(&mut self) {
+        if self.waiters.queue.has_flows() {
+            let fallback = self.session.fallback_gate().map_or(0, Gate::in_flight);
+            let in_flight = self.session.gate.in_flight() + fallback;
+            self.waiters.queue.set_in_flight(in_flight);
+        }
     }
 
     /// Grants prefetched units to the requests that wait.
@@ -45,17 +56,21 @@ impl SessionStep<'_> {
             if self.effects.is_full() {
                 return self.now;
             }
-            let by_unit = self.waiters.queue.unit_costs(front.id);
-            let costs = Costs::new(front.cost, &by_unit);
+            let details = self.waiters.queue.cost_details(front.id);
+            let costs = Costs::new(front.cost, &details);
             match self.admit_by_fallback(costs, front.caller) {
                 Ok(Ok(grant)) => {
                     self.waiters.grant(self.now, front.id, grant, self.effects);
+                    self.note_in_flight();
                 }
                 Ok(Err(_)) if self.waiters.queue.is_try(front.id) => {
                     self.deny_try(front.id, None);
                 }
                 Ok(Err(until)) => {
                     self.deny_all_tries();
+                    if costs.plain > 1 || costs.details.is_some() {
+                        self.waiters.queue.reserve(front.id);
+                    }
                     return until;
                 }
                 Err(error) => self.refuse(front.id, error),
@@ -140,13 +155,19 @@ impl SessionStep<'_> {
         let limits = session.gate.limits();
         let mut batch = session.calls.batch();
         let most = if asks_at <= now { MAX_CALL } else { 0 };
-        let of_last = |costs: Costs<'_>| (costs.plain, costs.by_unit.map(Arc::as_ptr));
+        let of_last = |costs: Costs<'_>| (costs.plain, costs.details.map(Arc::as_ptr));
         let mut last = None;
-        for (id, costs, _) in self.waiters.queue.waiting().take(most) {
+        let mut turns = self.waiters.queue.turns(None);
+        for _ in 0..most {
+            let Some(turn) = turns.next() else {
+                break;
+            };
+            let costs = turn.costs;
             let is_same = last.replace(of_last(costs)) == Some(of_last(costs));
-            let waits = !self.waiters.queue.is_try(id);
-            batch.push(id, waits, is_same, || limits.costs_of_each(costs));
+            let waits = !self.waiters.queue.is_try(turn.id);
+            batch.push(turn.id, waits, is_same, || limits.costs_of_each(costs));
             session.prefetch.note_demand(costs.plain);
+            turns.granted(&turn, limits.units_held_by(costs)); // asks are granted in order
         }
         let all_ask = batch.len() == self.waiters.queue.len() as u64;
         if all_ask && !self.waiters.closed {
@@ -313,11 +334,22 @@ impl SessionStep<'_> {
         }
         if reply.stop.is_some() && is_present {
             self.deny_tries(&call, reply);
+            self.reserve_denied(&call, reply);
         }
         if call.was_reset {
             self.session.drop_what_was_before_reset();
         }
         self.run_errands();
+    }
+
+    /// Decides that the request that was denied first is not passed by another flow, if its costs may not have fitted although a unit
+    /// was free.
+    fn reserve_denied(&mut self, call: &CallInFlight, reply: &Reply) {
+        if let Some((id, _, run)) = call.asks.iter().nth(reply.granted as usize)
+            && run.costs.iter().any(|cost| *cost > 1)
+        {
+            self.waiters.queue.reserve(id);
+        }
     }
 
     /// Starts other tasks, if the reply makes that necessary.
@@ -364,11 +396,13 @@ impl SessionStep<'_> {
 
     /// Gives a waiter its grant, with the state of each limit in the reply. Returns `false` if the waiter has left.
     fn deliver(&mut self, id: WaiterId, by_store: GrantByStore, reply: Option<&Reply>) -> bool {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
+        let details = self.waiters.queue.cost_details(id);
+        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &details) else {
             return false;
         };
-        let grant = self.session.record(self.now, costs, by_store, caller);
+        let mut grant = self.session.record(self.now, costs, by_store, caller);
+        let units = self.session.gate.limits().units_held_by(costs);
+        self.waiters.note_held(costs, &mut grant, units);
         if costs.explained()
             && let Some(reply) = reply
         {
@@ -447,8 +481,8 @@ impl SessionStep<'_> {
     /// Denies a request, if it does not wait. With `None`, it is denied by
     /// [`known_denial`](super::outlook::StoreOutlook::known_denial). Returns its caller if it was denied.
     fn deny_try(&mut self, id: WaiterId, denial: Option<Denied>) -> Option<Caller> {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let Request { costs, caller, .. } = self.waiters.queue.request(id, &by_unit)?;
+        let details = self.waiters.queue.cost_details(id);
+        let Request { costs, caller, .. } = self.waiters.queue.request(id, &details)?;
         if !self.waiters.queue.is_try(id) {
             return None;
         }
@@ -468,8 +502,8 @@ impl SessionStep<'_> {
 
     /// Refuses a waiter for this reason.
     fn refuse(&mut self, id: WaiterId, error: AcquireError) {
-        let by_unit = self.waiters.queue.unit_costs(id);
-        let costs = Costs::new(0, &by_unit);
+        let details = self.waiters.queue.cost_details(id);
+        let costs = Costs::new(0, &details);
         let (_, limits) = self.outlook().known_denial(0, costs);
         let refused = Box::new(RefusedRequest { error, limits });
         self.waiters.refuse(id, refused, self.effects);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::effects::Errand;
 use crate::core::queue::Options;
-use crate::core::request::UnitCosts;
+use crate::core::request::CostDetails;
 use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::StoreError;
 use crate::exchange::{Call, Scope};
@@ -123,7 +123,7 @@ fn a_call_in_flight_delays_no_decision() {
 #[test]
 fn nothing_is_kept_of_a_permit_that_came_back() {
     let plan = plan("1000 tokens/min");
-    let by_unit = Some(Arc::new(UnitCosts::one_of_each(plan.policy())));
+    let details = Some(Arc::new(CostDetails::one_of_each(plan.policy())));
     let mut session = session(plan, Moment::START, options(OnStoreDown::Error, None));
     let by_store = GrantByStore {
         fence: 7,
@@ -131,7 +131,7 @@ fn nothing_is_kept_of_a_permit_that_came_back() {
         granted_at: 1,
         sent_at: Moment::START,
     };
-    let costs = Costs::new(1, &by_unit);
+    let costs = Costs::new(1, &details);
     let grant = session.record(Moment::START, costs, by_store, Location::caller());
     assert_ne!(session.grants.free_fence(7), 7);
     session.end(grant.fence, grant.claim, |gate| {

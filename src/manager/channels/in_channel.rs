@@ -197,10 +197,11 @@ impl<'a> InChannel<'a> {
         limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
-        if options.by_unit.is_none() && options.ttl().is_none() && limits.is_none() {
+        if options.details.is_none() && options.rare.is_none() && limits.is_none() {
             return self.try_acquire(cost, caller);
         }
-        if let Err(error) = self.0.release_channel().check_ttl(options) {
+        let checked = self.0.release_channel().check_ttl(options);
+        if let Err(error) = checked.and_then(|()| options.check_weights()) {
             if let Some(limits) = limits {
                 *limits = self.0.limits();
             }
@@ -211,8 +212,8 @@ impl<'a> InChannel<'a> {
         Ok(P::held(self.0, granted, cost))
     }
 
-    /// [`InChannel::acquire`] for a request that asks for an explanation: no word can give one.
-    pub(crate) fn acquire_explained(
+    /// [`InChannel::acquire`] for a request that no word may grant: it has a flow, or asks for an explanation.
+    pub(crate) fn acquire_under_lock(
         self,
         options: &RequestOptions,
         timeout: Option<u64>,

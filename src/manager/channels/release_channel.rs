@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{RequestOptions, nonzero_nanos};
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
-use crate::core::request::{Actual, Claim, Grant, UnitCosts};
+use crate::core::request::{Actual, Claim, CostDetails, Grant};
 use crate::error::AcquireError;
 use crate::manager::lock::word::PutBack;
 use crate::manager::parts::{Locked, Manager};
@@ -101,10 +101,10 @@ impl<'a> ReleaseChannel<'a> {
     }
 
     /// The costs by unit of a permit, while it is live and any of its limits counts by unit.
-    pub(crate) fn unit_costs(self, fence: u64) -> Option<Arc<UnitCosts>> {
+    pub(crate) fn cost_details(self, fence: u64) -> Option<Arc<CostDetails>> {
         self.0
             .visit()
-            .give(|schedule, _, _| schedule.outlook().unit_costs(fence).cloned())
+            .give(|schedule, _, _| schedule.outlook().cost_details(fence).cloned())
     }
 
     /// Records that a permit will never be released.

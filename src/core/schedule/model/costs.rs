@@ -1,8 +1,11 @@
-//! What a request costs, in the reference: its plain cost and two units, each of which it may leave out.
+//! What a request costs, in the reference: its plain cost and two units, each of which it may leave out; and its flow.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::core::request::{Actual, UnitCosts};
+use super::flows::Flow;
+use crate::core::request::{Actual, CostDetails};
+use crate::flow::FlowId;
 use crate::strategy::{Counts, Unit};
 
 pub(super) const UNITS: [&str; 2] = ["a", "b"];
@@ -11,6 +14,7 @@ pub(super) const UNITS: [&str; 2] = ["a", "b"];
 pub(super) struct Cost {
     pub(super) plain: u64,
     pub(super) units: [Option<u64>; 2],
+    pub(super) flow: Option<Flow>,
 }
 
 /// What the work of a permit has really cost.
@@ -26,6 +30,7 @@ impl Cost {
         Self {
             plain,
             units: [None; 2],
+            flow: None,
         }
     }
 
@@ -37,11 +42,26 @@ impl Cost {
         }
     }
 
-    pub(super) fn by_unit(self) -> Option<Arc<UnitCosts>> {
-        self.units
-            .iter()
-            .any(Option::is_some)
-            .then(|| Arc::new(unit_costs(self.units)))
+    pub(super) fn details(self) -> Option<Arc<CostDetails>> {
+        let mut details = cost_details(self.units);
+        if let Some(Flow {
+            name,
+            weight,
+            parent,
+        }) = self.flow
+        {
+            let weight_of = |weight: u64| NonZeroU32::new(weight as u32).unwrap();
+            details.set_weight(weight_of(weight));
+            match parent {
+                None => details.set_flow(FlowId::of(&name), None),
+                Some((parent, of_parent)) => {
+                    let (parent, flow) = FlowId::within(&parent, &name);
+                    details.set_flow(flow, Some(parent));
+                    details.set_parent_weight(weight_of(of_parent));
+                }
+            }
+        }
+        (details != CostDetails::default()).then(|| Arc::new(details))
     }
 }
 
@@ -61,7 +81,7 @@ impl Settled {
         match self {
             Self::Nothing => settle(Actual::Nothing),
             Self::Cost(actual) => settle(Actual::Cost(actual)),
-            Self::Units(units) => settle(Actual::Units(&unit_costs(units))),
+            Self::Units(units) => settle(Actual::Units(&cost_details(units))),
         }
     }
 }
@@ -73,8 +93,8 @@ fn named(units: [Option<u64>; 2], unit: Unit) -> Option<u64> {
         .unwrap()]
 }
 
-fn unit_costs(units: [Option<u64>; 2]) -> UnitCosts {
-    let mut costs = UnitCosts::default();
+fn cost_details(units: [Option<u64>; 2]) -> CostDetails {
+    let mut costs = CostDetails::default();
     for (name, units) in UNITS.iter().zip(units) {
         units
             .into_iter()

@@ -7,6 +7,7 @@ use proptest::sample::Index as Pick;
 
 use super::super::Options;
 use super::costs::{Cost, Settled, UNITS};
+use super::flows::{Flow, WEIGHTS};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy, all_limits};
 use crate::rate::Rate;
@@ -85,6 +86,8 @@ pub(super) struct Setup {
     pub(super) has_runtime: bool,
     /// Whether a policy of one rate is kept as a line.
     pub(super) prefers_line: bool,
+    /// Whether requests have flows.
+    pub(super) has_flows: bool,
 }
 
 pub(super) fn setups() -> impl Strategy<Value = Setup> {
@@ -109,6 +112,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         prop::bool::weighted(0.8),
         any::<bool>(),
         prop::bool::weighted(0.3),
+        any::<bool>(),
     )
         .prop_map(
             |(
@@ -120,6 +124,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
                 has_runtime,
                 prefers_line,
                 newest_first,
+                has_flows,
             )| {
                 Setup {
                     policy,
@@ -133,6 +138,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
                     },
                     has_runtime,
                     prefers_line,
+                    has_flows,
                 }
             },
         )
@@ -196,7 +202,21 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn costs(least: u64) -> impl Strategy<Value = Cost> {
     let units = || prop::option::weighted(0.9, 0_u64..6);
     let named = prop_oneof![1 => Just([None; 2]), 2 => [units(), units()]];
-    (least..7, named).prop_map(|(plain, units)| Cost { plain, units })
+    (least..7, named, prop::option::weighted(0.7, flows())).prop_map(|(plain, units, flow)| Cost {
+        plain,
+        units,
+        flow,
+    })
+}
+
+fn flows() -> impl Strategy<Value = Flow> {
+    let weight = || prop::sample::select(WEIGHTS.to_vec());
+    let parent = prop::option::of((0_u8..2, weight()));
+    (0_u8..3, weight(), parent).prop_map(|(name, weight, parent)| Flow {
+        name,
+        weight,
+        parent,
+    })
 }
 
 fn settled() -> impl Strategy<Value = Settled> {

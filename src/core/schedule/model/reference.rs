@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::costs::{Cost, Settled, UNITS};
+use super::flows::{Flow, NaiveFlows, Participant};
 use super::limits::{Bound, NaiveLimit};
 use super::quota::{Quota, Taken};
 use crate::error::AcquireError;
@@ -36,6 +37,8 @@ pub(super) struct Grant {
     pub(super) has_place: bool,
     /// Its units in each account.
     accounts: [u64; ACCOUNTS],
+    /// The units that it holds for its flow.
+    held: u64,
     /// Whether it is in flight: in a slot or with a holder, with its place.
     pub(super) is_out: bool,
     /// The start of its TTL; `None` if it was granted without one.
@@ -78,6 +81,9 @@ pub(super) struct Reference {
     pub(super) grants: BTreeMap<u64, Grant>,
     /// The waiters without an answer, in arrival order.
     pub(super) waiting: Vec<Waiting>,
+    flows: NaiveFlows,
+    /// Whether an unclear amount decides which flow is next. Then nothing more can be checked.
+    pub(super) order_is_unclear: bool,
     /// The answers given: the fence, or an error of the same kind.
     pub(super) answers: BTreeMap<usize, Result<u64, AcquireError>>,
     pub(super) max_queue: usize,
@@ -117,6 +123,8 @@ impl Reference {
             accounts: Vec::new(),
             grants: BTreeMap::new(),
             waiting: Vec::new(),
+            flows: NaiveFlows::default(),
+            order_is_unclear: false,
             answers: BTreeMap::new(),
             max_queue: options.max_queue.unwrap_or(usize::MAX),
             overflow: options.overflow,
@@ -311,16 +319,140 @@ impl Reference {
 
     pub(super) fn front(&self) -> Option<Waiting> {
         let highest = self.waiting.iter().map(|waiting| waiting.priority).max()?;
-        let mut first = self
+        let mut waiting: Vec<_> = self
             .waiting
             .iter()
-            .filter(|waiting| waiting.priority == highest);
+            .filter(|waiting| waiting.priority == highest)
+            .collect();
         if self.newest_first {
-            first.next_back()
-        } else {
-            first.next()
+            waiting.reverse();
         }
-        .copied()
+        let reserved = &self.flows.reserved;
+        if let Some(reserved) = waiting
+            .iter()
+            .find(|waiting| reserved.contains(&waiting.id))
+        {
+            return Some(**reserved);
+        }
+        let (_, first) = self.first_of(&waiting, 0)?;
+        Some(*first)
+    }
+
+    /// The first of these requests by the participants that they count for: of those at this depth, then of those within the chosen
+    /// one. And its place among these requests.
+    fn first_of<'a>(&self, waiting: &[&'a Waiting], depth: usize) -> Option<(usize, &'a Waiting)> {
+        let participant = |waiting: &Waiting| {
+            let all = Participant::all_of(waiting.cost.flow);
+            all.get(depth).map(|(participant, _)| *participant)
+        };
+        let mut participants: Vec<_> = waiting.iter().map(|waiting| participant(waiting)).collect();
+        participants.sort();
+        participants.dedup();
+        let next_of = |of: Option<Participant>| {
+            let mut all = waiting.iter().enumerate();
+            let Some(of) = of else {
+                return all.next().map(|(place, first)| (place, *first));
+            };
+            let all = all.filter(|(_, waiting)| participant(waiting) == Some(of));
+            let (places, all): (Vec<_>, Vec<_>) = all.unzip();
+            let (nth, first) = self.first_of(&all, depth + 1)?;
+            Some((places[nth], first))
+        };
+        let share = |of: Option<Participant>| {
+            of.map(|of| self.flows.share(of, |participant| self.held(participant)))
+        };
+        let next = participants
+            .into_iter()
+            .filter_map(|of| Some((share(of), next_of(of)?)));
+        next.min_by_key(|(share, (place, _))| (*share, *place))
+            .map(|(_, next)| next)
+    }
+
+    /// The units that the permits of a participant hold.
+    fn held(&self, participant: Participant) -> u64 {
+        let held = |is_counted: &dyn Fn(&Grant) -> bool| -> u64 {
+            let out = self.grants.values().filter(|grant| grant.is_out);
+            out.filter(|grant| is_counted(grant))
+                .map(|grant| grant.held)
+                .sum()
+        };
+        if participant == Participant::Unnamed {
+            let of_flows = held(&|grant| grant.cost.flow.is_some());
+            return self.in_flight().saturating_sub(of_flows);
+        }
+        held(&|grant| participant.counts(grant.cost.flow))
+    }
+
+    /// A request begins to wait.
+    pub(super) fn enter(&mut self, newcomer: Waiting) {
+        self.flows.join(newcomer.cost.flow, &self.waiting);
+        self.waiting.push(newcomer);
+        self.tidy();
+    }
+
+    /// A request waits no more.
+    pub(super) fn leave(&mut self, id: usize) {
+        self.waiting.retain(|waiting| waiting.id != id);
+        self.tidy();
+    }
+
+    fn tidy(&mut self) {
+        let mut flows = std::mem::take(&mut self.flows);
+        flows.tidy(&self.waiting, self.in_flight(), |participant| {
+            self.held(participant)
+        });
+        self.flows = flows;
+    }
+
+    /// Before anything that may change the order: the front is not passed if a unit of what it asks for is free.
+    pub(super) fn reserve(&mut self) {
+        if self.newest_first || self.flows.is_empty() {
+            return;
+        }
+        self.reserve_by_any_bound();
+    }
+
+    /// Before a request of this flow: from now on, flows share.
+    pub(super) fn expect(&mut self, flow: Option<Flow>) {
+        if self.flows.is_empty() {
+            self.flows.reserved.clear();
+        }
+        if flow.is_some() && !self.newest_first {
+            self.reserve_by_any_bound();
+        }
+    }
+
+    fn reserve_by_any_bound(&mut self) {
+        let has_room = [Bound::Least, Bound::Most].map(|bound| self.front_has_room(bound));
+        match has_room {
+            [true, true] => self.reserve_front(),
+            [false, false] => {}
+            _ => self.order_is_unclear = true,
+        }
+    }
+
+    fn reserve_by(&mut self, bound: Bound) {
+        if !self.newest_first && !self.flows.is_empty() && self.front_has_room(bound) {
+            self.reserve_front();
+        }
+    }
+
+    fn front_has_room(&self, bound: Bound) -> bool {
+        let Some(front) = self.front() else {
+            return false;
+        };
+        let has_room = |(index, limit): (usize, &NaiveLimit)| {
+            let units = front.cost.of(limit.limit.counts());
+            units == Some(0) || self.limit_admits_units(index, self.now, 1, bound)
+        };
+        !self.is_suspended(self.now, front.cost, bound)
+            && self.limits.iter().enumerate().all(has_room)
+    }
+
+    fn reserve_front(&mut self) {
+        if let Some(front) = self.front() {
+            self.flows.reserved.push(front.id);
+        }
     }
 
     /// Whether it is closed, and those that wait are not served any more.
@@ -388,10 +520,10 @@ impl Reference {
     }
 
     /// Whether a new request would be the next to be served.
-    pub(super) fn goes_first(&self, priority: Priority) -> bool {
-        self.waiting.iter().all(|waiting| {
-            waiting.priority < priority || self.newest_first && waiting.priority == priority
-        })
+    pub(super) fn goes_first(&self, newcomer: Waiting) -> bool {
+        let mut with_newcomer = self.clone();
+        with_newcomer.enter(newcomer);
+        with_newcomer.front().map(|front| front.id) == Some(newcomer.id)
     }
 
     /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline.
@@ -399,12 +531,20 @@ impl Reference {
     /// pause has ended, and that all waiters have left that leave by that deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting, bound: Bound) -> bool {
         let (mut best, mut releases) = (self.clone(), false);
+        let is_before = |waiting: &Waiting| {
+            let own = |waiting: &Waiting| {
+                Participant::all_of(waiting.cost.flow)
+                    .last()
+                    .map(|own| own.0)
+            };
+            waiting.priority > newcomer.priority || own(waiting) == own(&newcomer)
+        };
         if self.waiting.len() >= self.max_queue
             && let Some(victim) = self.victim(newcomer.priority)
         {
             best.waiting.retain(|waiting| waiting.id != victim.id);
         }
-        best.waiting.push(newcomer);
+        best.enter(newcomer);
         for now in self.now..=newcomer.deadline {
             best.now = now;
             loop {
@@ -419,7 +559,8 @@ impl Reference {
                         best.quota = None;
                     }
                     best.waiting.retain(|waiting| {
-                        waiting.id == newcomer.id || waiting.deadline > newcomer.deadline
+                        waiting.id == newcomer.id
+                            || waiting.deadline > newcomer.deadline && is_before(waiting)
                     });
                     continue;
                 }
@@ -442,6 +583,7 @@ impl Reference {
         let mut in_time = self.clone();
         for now in self.done_until..self.now {
             in_time.now = now;
+            in_time.reserve_by(bound);
             in_time.reclaim();
             in_time.grant_all(bound);
             while let Some(expired) = in_time.expired() {
@@ -509,6 +651,7 @@ impl Reference {
         while let Some(front) = self.front().filter(|front| self.admits(front.cost, bound)) {
             self.grant_to(front);
         }
+        self.reserve_by(bound);
     }
 
     // Events.
@@ -533,6 +676,16 @@ impl Reference {
             });
         }
         let has_place = accounts.iter().any(|units| *units > 0);
+        let first = self.limits.iter().find(|limit| limit.counts_places());
+        let held = first.map_or(0, |limit| cost.of(limit.limit.counts()).unwrap());
+        let waits = |participant: Participant| {
+            let mut waiting = self.waiting.iter();
+            waiting.any(|waiting| participant.counts(waiting.cost.flow))
+        };
+        let own = Participant::all_of(cost.flow).last().map(|own| own.0);
+        if held > 0 && cost.flow.is_some() && !own.is_some_and(waits) {
+            self.flows.join(cost.flow, &self.waiting);
+        }
         let leased = self.ttl().filter(|_| has_place).map(|_| now);
         let units = if self.counts_by_unit() {
             cost.units
@@ -556,21 +709,35 @@ impl Reference {
                 cost,
                 has_place,
                 accounts,
+                held,
                 is_out: has_place,
                 leased,
                 own_ttl: None,
             },
         );
+        self.tidy();
+        fence
+    }
+
+    /// Grants a request that does not wait.
+    pub(super) fn grant_at_once(&mut self, cost: Cost) -> u64 {
+        let fence = self.grant(cost);
+        if !self.flows.is_empty() {
+            self.flows.join(cost.flow, &self.waiting);
+            self.flows.serve(cost.flow, cost.plain);
+            self.tidy();
+        }
         fence
     }
 
     pub(super) fn grant_to(&mut self, Waiting { id, cost, .. }: Waiting) {
         let fence = self.grant(cost);
+        self.flows.serve(cost.flow, cost.plain);
         self.answer(id, Ok(fence));
     }
 
     pub(super) fn answer(&mut self, id: usize, answer: Result<u64, AcquireError>) {
-        self.waiting.retain(|waiting| waiting.id != id);
+        self.leave(id);
         self.answers.insert(id, answer);
     }
 
@@ -589,6 +756,7 @@ impl Reference {
         for waiting in std::mem::take(&mut self.waiting) {
             self.answers.insert(waiting.id, Err(error.clone()));
         }
+        self.tidy();
     }
 
     pub(super) fn reclaim(&mut self) {
@@ -600,13 +768,16 @@ impl Reference {
             self.reclaimed += 1;
             self.grants.get_mut(&fence).unwrap().is_out = false;
         }
+        self.tidy();
     }
 
     /// Releases the place of a permit. Returns whether it is live: not reclaimed before.
     pub(super) fn give_back(&mut self, fence: u64) -> bool {
         let grant = self.grants.get_mut(&fence).unwrap();
         let was_out = std::mem::replace(&mut grant.is_out, false);
-        was_out || !grant.has_place
+        let is_live = was_out || !grant.has_place;
+        self.tidy();
+        is_live
     }
 
     /// Releases a permit whose work really cost `actual`. Returns whether it is live.
@@ -754,6 +925,7 @@ impl Reference {
                 self.answer(id, Err(error));
             }
         }
+        self.tidy();
     }
 
     pub(super) fn reset(&mut self) {

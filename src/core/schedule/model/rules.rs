@@ -124,8 +124,8 @@ pub(super) fn a_request_that_can_be_granted_is_granted(
     newcomer: Waiting,
     is_granted: bool,
 ) -> TestCaseResult {
-    let can_be = reference.goes_first(newcomer.priority)
-        && reference.must_admit(reference.now, newcomer.cost);
+    let can_be =
+        reference.goes_first(newcomer) && reference.must_admit(reference.now, newcomer.cost);
     prop_assert!(
         is_granted || !can_be,
         "request {} could be granted at once",
@@ -149,7 +149,7 @@ pub(super) fn all_or_none(
     let remains = harness
         .schedule
         .outlook()
-        .check(harness.moment(), Costs::new(cost.plain, &cost.by_unit()))
+        .check(harness.moment(), Costs::new(cost.plain, &cost.details()))
         .remaining();
     prop_assert!(
         counts_denials || remaining.is_none_or(|before| before == remains),
@@ -437,13 +437,13 @@ pub(super) fn all_comes_back(harness: &mut Harness) -> TestCaseResult {
         .map(|limit| limit.limit.capacity())
         .min();
     let remaining = fixed.into_iter().chain(snapshot.concurrency).min().unwrap();
-    let by_unit = schedule.outlook().one_of_each_unit();
-    let most = if by_unit.is_some() {
+    let details = schedule.outlook().one_of_each_unit();
+    let most = if details.is_some() {
         1
     } else {
         reference.max_cost()
     };
-    let decision = schedule.outlook().check(now, Costs::new(most, &by_unit));
+    let decision = schedule.outlook().check(now, Costs::new(most, &details));
     prop_assert_eq!(decision.is_allowed(), !reference.closed);
     prop_assert_eq!(
         (decision.remaining(), decision.reset_after()),

@@ -24,8 +24,11 @@ impl Harness {
                     }
                 }
             });
-        } else {
-            prop_assert!(self.schedule.release(grant.fence, cost.plain, grant.claim));
+        } else if !self.schedule.release(grant.fence, cost.plain, grant.claim) {
+            prop_assert!(self.has_flows, "no request waits for it");
+            self.input(|schedule, now, effects| {
+                schedule.release_to_next(now, grant.fence, cost.plain, grant.claim, effects);
+            });
         }
         let is_live = self.reference.give_back(grant.fence);
         self.a_reclaimed_permit_changes_nothing(is_live, before)

@@ -16,8 +16,8 @@ impl Harness {
         let alarm = Arc::new(Alarm::default());
         let mut waker = Some(Waker::from(Arc::clone(&alarm)));
         let deadline = Moment::from_nanos(deadline);
-        let by_unit = cost.by_unit();
-        let costs = Costs::new(cost.plain, &by_unit);
+        let details = cost.details();
+        let costs = Costs::new(cost.plain, &details);
         let request = Request {
             costs,
             priority,
@@ -41,6 +41,7 @@ impl Harness {
             return Ok(());
         }
         self.decide_what_was_due();
+        self.reference.expect(cost.flow);
         if self.reference.is_blocked() {
             self.reference.block();
             self.reference.shed += 1;
@@ -52,7 +53,7 @@ impl Harness {
         rules::a_request_that_can_be_granted_is_granted(&self.reference, newcomer, is_granted)?;
         let timed_out = matches!(outcome, Err(AcquireError::TimedOut { .. }));
         let is_admitted = is_granted
-            && self.reference.goes_first(priority)
+            && self.reference.goes_first(newcomer)
             && self.reference.may_admit(self.reference.now, cost);
         if !is_admitted {
             let may_wait = newcomer.deadline > self.reference.now;
@@ -88,7 +89,7 @@ impl Harness {
             }
             return Ok(());
         }
-        self.reference.waiting.push(newcomer);
+        self.reference.enter(newcomer);
         match outcome {
             Ok(Enqueued::Queued(waiter)) => {
                 let sleeps_until = blocking.then_some(Moment::NEVER);
@@ -140,11 +141,11 @@ impl Harness {
 
     pub(super) fn try_acquire(&mut self, cost: Cost) -> TestCaseResult {
         self.advance_if_due();
-        let by_unit = cost.by_unit();
-        let costs = Costs::new(cost.plain, &by_unit);
+        let details = cost.details();
+        let costs = Costs::new(cost.plain, &details);
         let checked = self.schedule.outlook().check(self.moment(), costs);
         let answer = self.raw_input(|schedule, now, effects| {
-            let in_place = match by_unit {
+            let in_place = match details {
                 None => schedule.admit_in_place(now, cost.plain, Location::caller()),
                 Some(_) => None,
             };
@@ -169,7 +170,7 @@ impl Harness {
         if !is_denied && let Ok(grant) = answer {
             prop_assert!(self.reference.waiting.is_empty(), "it overtook the waiters");
             rules::never_over(&self.reference, cost)?;
-            prop_assert_eq!(self.reference.grant(cost), grant.fence);
+            prop_assert_eq!(self.reference.grant_at_once(cost), grant.fence);
             self.held.push(Held { grant, cost });
         }
         Ok(())
@@ -215,7 +216,7 @@ impl Harness {
                     rules::never_over(&self.reference, cost)?;
                     content = taken;
                     fence += 1;
-                    prop_assert_eq!(self.reference.grant(cost), fence);
+                    prop_assert_eq!(self.reference.grant_at_once(cost), fence);
                     let at = if let WordContents::Rate { .. } = opening {
                         now
                     } else {
@@ -252,8 +253,8 @@ impl Harness {
 
     pub(super) fn ask(&mut self, cost: Cost, waits: bool) -> TestCaseResult {
         self.advance_if_due();
-        let by_unit = cost.by_unit();
-        let costs = Costs::new(cost.plain, &by_unit);
+        let details = cost.details();
+        let costs = Costs::new(cost.plain, &details);
         let answer = self.raw_input(|schedule, now, effects| {
             schedule.would_acquire(now, costs, waits, Location::caller(), effects)
         });
@@ -371,6 +372,6 @@ impl Harness {
         if let Some(Ok(fence)) = self.reference.answers.remove(&id) {
             self.reference.settle(fence, Settled::Nothing);
         }
-        self.reference.waiting.retain(|waiting| waiting.id != id);
+        self.reference.leave(id);
     }
 }
