@@ -416,16 +416,21 @@ impl Queue {
     /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
     #[inline]
     pub(crate) fn remove(&mut self, id: WaiterId) -> Option<Waker> {
-        let (Waiter { cost, waker, .. }, deadline) = if self.has_flows {
-            self.remove_among_flows(id)?
-        } else {
-            let line = self.levels.get_mut(id.level());
-            let removed = line.remove(id)?;
-            if line.front().is_none() {
-                self.occupied &= !(1 << id.level());
-            }
-            removed
-        };
+        if self.has_flows {
+            return self.remove_among_flows(id);
+        }
+        let line = self.levels.get_mut(id.level());
+        let (Waiter { cost, waker, .. }, deadline) = line.remove(id)?;
+        if line.front().is_none() {
+            self.occupied &= !(1 << id.level());
+        }
+        self.note_removed(id, cost, deadline);
+        Some(waker)
+    }
+
+    /// Takes a waiter that has left its line out of all sums.
+    #[inline(always)]
+    fn note_removed(&mut self, id: WaiterId, cost: u64, deadline: Moment) {
         self.len -= 1;
         if let Some(extras) = &mut self.extras {
             extras.details.remove(&id);
@@ -435,7 +440,6 @@ impl Queue {
         if deadline != Moment::NEVER {
             self.deadlines.remove(&Deadline::new(deadline, id), cost);
         }
-        Some(waker)
     }
 }
 
@@ -503,9 +507,9 @@ impl Queue {
     }
 
     #[cold]
-    fn remove_among_flows(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
+    fn remove_among_flows(&mut self, id: WaiterId) -> Option<Waker> {
         let level = id.level();
-        let removed = if id.is_in_flow() {
+        let (Waiter { cost, waker, .. }, deadline) = if id.is_in_flow() {
             self.flows_mut()?.remove(id)?
         } else {
             self.levels.get_mut(level).remove(id)?
@@ -517,12 +521,13 @@ impl Queue {
             flows.unreserve(id);
         }
         self.end_flows();
-        Some(removed)
+        self.note_removed(id, cost, deadline);
+        Some(waker)
     }
 
-    /// Records that this waiter is granted, before it leaves.
+    /// [`Queue::remove`] of a waiter that is granted.
     #[cold]
-    pub(super) fn note_served(&mut self, id: WaiterId) {
+    fn remove_served(&mut self, id: WaiterId) -> Option<Waker> {
         let cost = self.cost(id);
         if let Some(flows) = self.flows_mut() {
             if id.is_in_flow() {
@@ -532,6 +537,7 @@ impl Queue {
             }
         }
         self.end_flows();
+        self.remove(id)
     }
 
     /// Records that a new request is granted without a wait.

@@ -307,7 +307,7 @@ impl Schedule {
         if let Some(error) = refused {
             return Err(self.outlook().refusal(now, costs, error));
         }
-        if self.waiters.queue.has_flows() || costs.flow().is_some() {
+        if self.waiters.queue.has_flows() || costs.details.is_some() {
             let in_flight = self.authority.in_flight();
             self.waiters.queue.expect(costs, in_flight);
             if self.waiters.chooses_front() {

@@ -254,10 +254,11 @@ impl Waiters {
     /// Gives a waiter its grant; its waker is to be woken outside every lock.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
-        if self.queue.has_flows() {
-            self.queue.note_served(id);
-        }
-        let waker = self.queue.remove(id)?;
+        let waker = if self.queue.has_flows() {
+            self.queue.remove_served(id)?
+        } else {
+            self.queue.remove(id)?
+        };
         self.untaken.grant(id, grant);
         Some(waker)
     }

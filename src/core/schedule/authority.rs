@@ -278,16 +278,8 @@ fn note_details(
     grant
 }
 
-#[inline(always)]
 fn reserve_front(gate: &Gate, waiters: &mut Waiters, now: Moment) {
-    if waiters.queue.has_flows() {
-        reserve_for_flow(gate, waiters, now);
-    }
-}
-
-#[cold]
-fn reserve_for_flow(gate: &Gate, waiters: &mut Waiters, now: Moment) {
-    if let Some(front) = next_waiter(gate, waiters) {
+    if let Some(front) = next_waiter::<true>(gate, waiters) {
         let details = waiters.queue.cost_details(front.id);
         let costs = Costs::new(front.cost, &details);
         let is_held_back = waiters.resumes_at(now, costs.plain) > now;
@@ -299,9 +291,29 @@ fn reserve_for_flow(gate: &Gate, waiters: &mut Waiters, now: Moment) {
 
 #[inline(always)]
 fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &mut Effects) {
+    if waiters.queue.has_flows() {
+        serve_flows(gate, waiters, now, effects);
+    } else {
+        serve_waiters::<false>(gate, waiters, now, effects);
+    }
+}
+
+#[cold]
+fn serve_flows(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &mut Effects) {
+    serve_waiters::<true>(gate, waiters, now, effects);
+}
+
+/// `SHARES`: flows are known. Without them, nothing is checked for them.
+#[inline(always)]
+fn serve_waiters<const SHARES: bool>(
+    gate: &mut Gate,
+    waiters: &mut Waiters,
+    now: Moment,
+    effects: &mut Effects,
+) {
     let before = waiters.begin_serving();
     let mut moved = false;
-    while let Some(front) = next_waiter(gate, waiters) {
+    while let Some(front) = next_waiter::<SHARES>(gate, waiters) {
         if effects.is_full() {
             waiters.pause_serving(now);
             return;
@@ -318,7 +330,9 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
             }
             Err(until) => {
                 waiters.front_ready_at = until;
-                reserve_front(gate, waiters, now);
+                if SHARES {
+                    reserve_front(gate, waiters, now);
+                }
                 if front.id.is_blocking() && (moved || before != until) {
                     // Its thread runs the timer for all waiters, and needs the new instant.
                     effects.wake(waiters.queue.take_waker(front.id));
@@ -330,8 +344,8 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
 }
 
 #[inline(always)]
-fn next_waiter(gate: &Gate, waiters: &mut Waiters) -> Option<Front> {
-    if waiters.queue.has_flows() {
+fn next_waiter<const SHARES: bool>(gate: &Gate, waiters: &mut Waiters) -> Option<Front> {
+    if SHARES {
         waiters.queue.set_in_flight(gate.in_flight());
     }
     waiters.queue.front()
