@@ -154,8 +154,8 @@ impl<T> PermitRequest<T> {
 ///
 /// Both numbers are divided by the weight of the flow. So flows get equal numbers of places for equal times, however long each
 /// holds one, and equal numbers of units of a rate. What a flow does not use goes to the others: nothing is set aside. A flow that
-/// has not waited for a while has no claim to more than its share, and pays for nothing that it was granted while nobody else
-/// waited.
+/// has not waited for a while has no claim to more than its share, and pays for no more than its latest grant of the time before
+/// others came.
 ///
 /// [Priorities](crate::Priority) rank above flows: the rule decides between requests of the same priority. All requests without a
 /// flow form one more flow, of weight 1. A request whose turn has come while some units are free, but too few for its cost, is not

@@ -612,9 +612,9 @@ pub enum SplitError {
     #[error("a permit with a TTL is reclaimed whole, and cannot be split; acquire several permits")]
     HasTtl,
     /// A limit of the policy [counts](crate::Counts) requests or a named unit, so the share of each part does not follow from the
-    /// cost.
+    /// cost; or the permit is of a [flow](crate::PermitRequest::flow), for which it is recorded as a whole.
     #[error(
-        "a permit whose policy counts requests or named units cannot be split; acquire several permits"
+        "a permit of a flow, or whose policy counts requests or named units, cannot be split; acquire several permits"
     )]
     CountsByUnit,
 }

@@ -47,6 +47,8 @@ pub(crate) struct Queue {
     len: u32,
     /// Among waiters of one priority, the latest is served first.
     newest_first: bool,
+    /// A full queue drops a request of the longest flow.
+    drops_longest: bool,
     /// Any flow is known.
     has_flows: bool,
     /// Among waiters of one priority, the first is served first: neither of the above.
@@ -73,9 +75,10 @@ struct QueueExtras {
 impl Queue {
     pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 
-    pub(crate) fn new(newest_first: bool) -> Self {
+    pub(crate) fn new(newest_first: bool, drops_longest: bool) -> Self {
         Self {
             newest_first,
+            drops_longest,
             is_fifo: !newest_first,
             ..Self::default()
         }
@@ -314,13 +317,21 @@ impl Queue {
             .map_or(Moment::NEVER, |(_, deadline, _)| deadline)
     }
 
-    /// The waiter that is dropped for a new request of `priority` when the queue is full.
-    pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<WaiterId> {
+    /// The waiter that is dropped for a new request when the queue is full.
+    pub(crate) fn victim(&self, overflow: Overflow, request: &Request<'_>) -> Option<WaiterId> {
+        let priority = request.priority;
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
                 let first = (0..Priority::LEVELS).filter_map(|level| self.first_at(level));
                 first.min_by_key(|id| id.arrival(self.arrivals))
+            }
+            Overflow::DropLongest => {
+                let flows = self.flows()?;
+                let in_lines = self.levels.iter_from(0).find_map(WaitingLine::back);
+                let unnamed = (self.len() - flows.len(), in_lines.map(|waiter| waiter.id));
+                let victim = flows.victim(request.costs.flow(), unnamed, self.arrivals);
+                victim.filter(|id| id.level() <= usize::from(priority.level()))
             }
             Overflow::DropLowestPriority | Overflow::Leak => {
                 let leaks = overflow == Overflow::Leak;
@@ -464,11 +475,11 @@ impl Queue {
     fn begin_flows(&mut self) -> &mut Flows {
         self.has_flows = true;
         self.is_fifo = false;
-        let newest_first = self.newest_first;
+        let (newest_first, drops_longest) = (self.newest_first, self.drops_longest);
         let extras = self.extras.get_or_insert_default();
         extras
             .flows
-            .get_or_insert_with(|| Box::new(Flows::new(newest_first)))
+            .get_or_insert_with(|| Box::new(Flows::new(newest_first, drops_longest)))
     }
 
     /// Prepares for a new request, which may be of a flow.
@@ -735,7 +746,7 @@ mod tests {
 
     #[test]
     fn victims_follow_the_overflow_rule() {
-        let mut queue = Queue::new(false);
+        let mut queue = Queue::new(false, false);
         let ids = [
             Priority::NORMAL,
             Priority::LOW,
@@ -743,29 +754,32 @@ mod tests {
             Priority::LOW,
         ]
         .map(|p| queue.push(&request(p), Waker::noop().clone(), None));
-        assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
         assert_eq!(
-            queue.victim(Overflow::DropOldest, Priority::LOWEST),
+            queue.victim(Overflow::Reject, &request(Priority::HIGHEST)),
+            None
+        );
+        assert_eq!(
+            queue.victim(Overflow::DropOldest, &request(Priority::LOWEST)),
             Some(ids[0])
         );
         assert_eq!(
-            queue.victim(Overflow::DropLowestPriority, Priority::NORMAL),
+            queue.victim(Overflow::DropLowestPriority, &request(Priority::NORMAL)),
             Some(ids[3])
         );
         assert_eq!(
-            queue.victim(Overflow::DropLowestPriority, Priority::LOW),
+            queue.victim(Overflow::DropLowestPriority, &request(Priority::LOW)),
             None
         );
         queue.remove(ids[0]);
         assert_eq!(
-            queue.victim(Overflow::DropOldest, Priority::LOWEST),
+            queue.victim(Overflow::DropOldest, &request(Priority::LOWEST)),
             Some(ids[1])
         );
     }
 
     #[test]
     fn sums_of_huge_costs_saturate_and_recover() {
-        let mut queue = Queue::new(false);
+        let mut queue = Queue::new(false, false);
         let huge = Request {
             costs: Costs::plain(u64::MAX),
             ..request(Priority::NORMAL)

@@ -436,7 +436,7 @@ impl Schedule {
                 retry_after: penalty,
             });
         }
-        let Some(victim) = self.waiters.queue.victim(overflow, priority) else {
+        let Some(victim) = self.waiters.queue.victim(overflow, request) else {
             self.waiters.shed(request, ShedReason::QueueFull, effects);
             let ahead = self.waiters.queue.units_ahead_of(priority);
             return Err(AcquireError::QueueFull {

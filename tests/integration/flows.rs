@@ -169,6 +169,40 @@ async fn a_large_cost_whose_turn_has_come_is_not_passed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_full_queue_drops_the_newest_request_of_the_longest_flow() {
+    let limiter = Limiter::builder(MaxConcurrency::new(1))
+        .max_queue(4)
+        .overflow(Overflow::DropLongest)
+        .build()
+        .unwrap();
+    let permit = limiter.request().flow("flood").try_acquire().unwrap();
+    let mut flood: Vec<_> = (0..4)
+        .map(|_| wait(limiter.request().flow("flood")))
+        .collect();
+    let refused = limiter.request().flow("flood").reserve().unwrap_err();
+    assert!(matches!(refused, AcquireError::QueueFull { .. }));
+    let quiet = wait(limiter.request().flow("quiet"));
+    let shed = flood.pop().unwrap().await.unwrap_err();
+    assert!(matches!(shed, AcquireError::Shed { .. }));
+    // 3 and 1 wait: with one more, the quiet flow is as long as the other is without its newest request.
+    let second = wait(limiter.request().flow("quiet"));
+    assert!(flood.pop().unwrap().await.is_err());
+    let refused = limiter.request().flow("quiet").reserve().unwrap_err();
+    assert!(matches!(refused, AcquireError::QueueFull { .. }));
+    // A request without a flow is of one more flow. One with a higher priority is not dropped for it.
+    let urgent = || limiter.request().flow("flood").priority(Priority::HIGH);
+    assert!(urgent().reserve().is_err());
+    let unnamed = wait(limiter.request());
+    assert!(second.await.is_err());
+    drop(permit);
+    let permit = now(quiet).await.unwrap();
+    drop(permit);
+    let permit = now(unnamed).await;
+    assert!(permit.is_some());
+    drop((permit, flood));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_a_group_and_a_shared_limiter_have_flows() {
     let keyed = KeyedLimiter::new(MaxConcurrency::new(1)).unwrap();
     let request = |flow: &str| keyed.request(&7).flow(flow).acquire_owned();

@@ -27,7 +27,7 @@ use crate::flow::FlowId;
 use crate::priority::Priority;
 use crate::strategy::Moment;
 
-use shares::{Flow, OrderEntry, ROOT, VirtualTime, Within, levels_of, scaled};
+use shares::{Flow, LengthEntry, OrderEntry, ROOT, VirtualTime, Within, levels_of, scaled};
 
 pub(super) use shares::Share;
 pub(super) use turns::FairTurns;
@@ -53,6 +53,8 @@ pub(crate) struct Flows {
     idle_len: usize,
     /// The flows that have requests, in order: see [`Share`].
     order: BTreeSet<OrderEntry>,
+    /// The flows that have requests, by their number: only where the longest flow is to be found.
+    lengths: Option<BTreeSet<LengthEntry>>,
     time: VirtualTime,
     /// What the requests without a flow have been granted.
     unnamed_served: u128,
@@ -87,7 +89,7 @@ struct Holding {
 }
 
 impl Flows {
-    pub(super) fn new(newest_first: bool) -> Self {
+    pub(super) fn new(newest_first: bool, finds_longest: bool) -> Self {
         Self {
             waiters: Arena::new(),
             by_arrival: BTreeMap::new(),
@@ -98,6 +100,7 @@ impl Flows {
             idle: List::EMPTY,
             idle_len: 0,
             order: BTreeSet::new(),
+            lengths: finds_longest.then(BTreeSet::new),
             time: VirtualTime::default(),
             unnamed_served: 0,
             in_flight: 0,
@@ -159,6 +162,7 @@ impl Flows {
             line.units = line.units.saturating_add(cost);
             let index = flows.waiters.insert_back(&mut line.waiters, waiter);
             flows.by_arrival.insert(id.by_level(), index);
+            flows.change_len(flow, |len| len.saturating_add(1));
         });
         self.units[level] = self.units[level].saturating_add(cost);
     }
@@ -217,6 +221,7 @@ impl Flows {
                 Some(_) => line.units.saturating_sub(removed.waiter.cost),
                 None => 0,
             };
+            flows.change_len(flow, |len| len.saturating_sub(1));
             Some(removed)
         })?;
         self.units[level] = match self.first_arrival(level) {
@@ -357,6 +362,100 @@ impl Flows {
     }
 }
 
+/// The longest flow.
+impl Flows {
+    /// The request that a new one of this flow replaces in a full queue: the newest one of the longest flow. `unnamed`: how many
+    /// requests without a flow wait, and the one of them that would be dropped. `None` if the flow of the new request is the longest.
+    pub(super) fn victim(
+        &self,
+        path: Option<FlowPath>,
+        (unnamed_len, unnamed): (usize, Option<WaiterId>),
+        arrivals: u64,
+    ) -> Option<WaiterId> {
+        let unnamed = unnamed.map(|id| {
+            let length = scaled(unnamed_len as u64, 1);
+            (length, id.arrival(arrivals), id)
+        });
+        let longest = self.longest_in(ROOT);
+        let is_unnamed = unnamed.is_some_and(|(length, newest, _)| {
+            longest.is_none_or(|longest| (length, newest) > (longest.length, longest.newest))
+        });
+        let length = match (unnamed, longest) {
+            (Some((length, ..)), _) if is_unnamed => length,
+            (_, Some(longest)) => longest.length,
+            _ => return None,
+        };
+        let own = path.map(|path| path.parent.unwrap_or(path.flow));
+        let own_length = match own {
+            Some(share) => self.length_with_one_more(share),
+            None => scaled(unnamed_len as u64 + 1, 1),
+        };
+        if own_length >= length {
+            let FlowPath { flow, parent } = path?;
+            let longest = self.longest_in(*self.by_id.get(&parent?.id)?)?;
+            let is_longer = longest.length > self.length_with_one_more(flow);
+            return is_longer.then(|| self.newest_of(longest.flow)).flatten();
+        }
+        if is_unnamed {
+            return unnamed.map(|(.., id)| id);
+        }
+        let longest = longest?;
+        let within = self.longest_in(longest.flow).unwrap_or(longest);
+        self.newest_of(within.flow)
+    }
+
+    fn length_with_one_more(&self, share: FlowShare) -> u128 {
+        let flow = self.by_id.get(&share.id);
+        let flow = flow.and_then(|flow| self.flows.get(*flow));
+        let len = flow.map_or(0, |flow| u64::from(flow.len));
+        scaled(len + 1, share.weight.get())
+    }
+
+    /// The longest of the flows of one parent.
+    fn longest_in(&self, parent: Index) -> Option<LengthEntry> {
+        let bound = |flow, length, newest| LengthEntry {
+            parent,
+            length,
+            newest,
+            flow: Index::new(flow),
+        };
+        let all = bound(0, 0, 0)..=bound(u32::MAX, u128::MAX, u64::MAX);
+        self.lengths.as_ref()?.range(all).next_back().copied()
+    }
+
+    /// The request of a flow that is dropped first.
+    fn newest_of(&self, flow: Index) -> Option<WaiterId> {
+        let lowest = self.flows.get(flow)?.lowest_line()?;
+        Some(self.waiters.get(lowest.waiters.back()?)?.waiter.id)
+    }
+
+    fn length(&self, index: Index) -> Option<LengthEntry> {
+        self.lengths.as_ref()?;
+        let flow = self.flows.get(index)?;
+        let newest = if flow.is_parent() {
+            self.longest_in(index)?.newest
+        } else {
+            let lowest = flow.lowest_line()?;
+            self.waiters.get(lowest.waiters.back()?)?.arrival
+        };
+        Some(LengthEntry {
+            parent: flow.parent,
+            length: flow.charge(flow.len.into()),
+            newest,
+            flow: index,
+        })
+    }
+
+    /// Changes how many requests of a flow and its parent wait.
+    fn change_len(&mut self, index: Index, change: fn(u32) -> u32) {
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.len = change(flow.len);
+            let parent = flow.parent;
+            self.change_len(parent, change);
+        }
+    }
+}
+
 /// What permits hold.
 impl Flows {
     /// The flow, if any request of it waits.
@@ -458,6 +557,11 @@ impl Flows {
                 self.order.remove(&entry);
             }
         }
+        if let Some(length) = self.length(index)
+            && let Some(lengths) = &mut self.lengths
+        {
+            lengths.remove(&length);
+        }
         occupied
     }
 
@@ -472,6 +576,11 @@ impl Flows {
         }
         if let Some(flow) = self.flows.get_mut(index) {
             flow.occupied = occupied;
+        }
+        if let Some(length) = self.length(index)
+            && let Some(lengths) = &mut self.lengths
+        {
+            lengths.insert(length);
         }
     }
 

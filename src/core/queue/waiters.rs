@@ -66,7 +66,10 @@ struct WaiterCounts {
 impl Waiters {
     pub(crate) fn new(options: Arc<Options>) -> Self {
         Self {
-            queue: Queue::new(options.newest_first),
+            queue: Queue::new(
+                options.newest_first,
+                options.overflow == Overflow::DropLongest,
+            ),
             untaken: UntakenAnswers::default(),
             options,
             suspension: None,

@@ -298,16 +298,13 @@ impl Outlook<'_> {
     /// in the flow of the new request are before it then.
     pub(super) fn earliest_turn(self, now: Moment, request: &Request<'_>) -> Moment {
         let &Request {
-            costs,
-            priority,
-            deadline,
-            ..
+            costs, deadline, ..
         } = request;
         let queue = &self.waiters.queue;
         let victim = if self.waiters.has_room() {
             None
         } else {
-            queue.victim(self.waiters.options.overflow, priority)
+            queue.victim(self.waiters.options.overflow, request)
         };
         let dropped = victim.map_or(0, |victim| queue.cost(victim));
         let surely_ahead = queue.units_surely_ahead_of(request).saturating_sub(dropped);

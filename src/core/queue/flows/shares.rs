@@ -28,6 +28,17 @@ pub(super) struct OrderEntry {
     pub(super) flow: Index,
 }
 
+/// How many requests of a flow wait, among the flows of the same parent: the last one is the longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LengthEntry {
+    pub(super) parent: Index,
+    /// Requests, divided by the weight.
+    pub(super) length: u128,
+    /// When the request came that would be dropped.
+    pub(super) newest: u64,
+    pub(super) flow: Index,
+}
+
 /// A flow, or the parent of flows.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -37,6 +48,8 @@ pub(super) struct Flow {
     /// A bit for each priority with a request; of a parent, with a request of any of its flows.
     pub(super) occupied: u16,
     pub(super) is_idle: bool,
+    /// How many of its requests wait.
+    pub(super) len: u32,
     /// The units that its permits hold.
     pub(super) held: u64,
     /// The units that it was granted, divided by its weight, in virtual time.
@@ -104,6 +117,7 @@ impl Flow {
             weight,
             occupied: 0,
             is_idle: false,
+            len: 0,
             held: 0,
             served,
             normal: Line::EMPTY,
@@ -122,6 +136,12 @@ impl Flow {
         }
         let others = self.others.as_deref();
         others.map_or(&Line::EMPTY, |others| &others[level])
+    }
+
+    /// The line of the lowest priority with a request.
+    pub(super) fn lowest_line(&self) -> Option<&Line> {
+        let lowest = self.occupied.trailing_zeros();
+        (self.occupied != 0).then(|| self.line(lowest as usize))
     }
 
     pub(super) fn line_mut(&mut self, level: usize) -> &mut Line {

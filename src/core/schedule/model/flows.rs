@@ -175,6 +175,17 @@ impl NaiveFlows {
             .retain(|id| waiting.iter().any(|waiting| waiting.id == *id));
     }
 
+    pub(super) fn weight(&self, participant: Participant) -> u64 {
+        self.known
+            .get(&participant)
+            .map_or(1, |account| account.weight)
+    }
+
+    /// How long a participant is with so many requests.
+    pub(super) fn length(&self, requests: usize, weight: u64) -> u64 {
+        requests as u64 * WHOLE / weight
+    }
+
     /// What a participant has: the least is served first.
     pub(super) fn share(
         &self,

@@ -99,6 +99,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         1 => Just(Overflow::DropOldest),
         1 => Just(Overflow::DropLowestPriority),
         1 => Just(Overflow::Leak),
+        2 => Just(Overflow::DropLongest),
         1 => penalty,
     ];
     let max_queue = prop::option::of(0_usize..4);

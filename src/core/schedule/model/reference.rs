@@ -473,7 +473,7 @@ impl Reference {
 
     /// A full queue drops the waiter that its rule names, and no other. Returns whether there is room for a request of this
     /// priority.
-    pub(super) fn make_room(&mut self, priority: Priority) -> bool {
+    pub(super) fn make_room(&mut self, newcomer: Waiting) -> bool {
         if self.waiting.len() < self.max_queue {
             return true;
         }
@@ -484,14 +484,15 @@ impl Reference {
             return false;
         }
         self.shed += 1;
-        let victim = self.victim(priority);
+        let victim = self.victim(newcomer);
         if let Some(victim) = victim {
             self.answer(victim.id, Err(AcquireError::Shed { retry_after: None }));
         }
         victim.is_some()
     }
 
-    fn victim(&self, priority: Priority) -> Option<Waiting> {
+    fn victim(&self, newcomer: Waiting) -> Option<Waiting> {
+        let priority = newcomer.priority;
         match self.overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => self.waiting.first().copied(),
@@ -508,6 +509,7 @@ impl Reference {
                 };
                 last.filter(|_| lowest < priority).copied()
             }
+            Overflow::DropLongest => self.newest_of_longest(newcomer, 0, &self.waiting),
             Overflow::Leak => {
                 let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
                 self.waiting
@@ -517,6 +519,40 @@ impl Reference {
                     .copied()
             }
         }
+    }
+
+    /// The request that a newcomer replaces: the newest one of the longest participant at this depth, or within its own one if that is
+    /// the longest with the newcomer.
+    fn newest_of_longest(
+        &self,
+        newcomer: Waiting,
+        depth: usize,
+        waiting: &[Waiting],
+    ) -> Option<Waiting> {
+        let (length, victim) = self.longest(depth, waiting)?;
+        let (own, weight) = *Participant::all_of(newcomer.cost.flow).get(depth)?;
+        let members = members_of(own, waiting);
+        if self.flows.length(members.len() + 1, weight) < length {
+            return Some(victim).filter(|victim| victim.priority <= newcomer.priority);
+        }
+        self.newest_of_longest(newcomer, depth + 1, &members)
+    }
+
+    /// The length of the longest participant at this depth, and the request of it that would be dropped.
+    fn longest(&self, depth: usize, waiting: &[Waiting]) -> Option<(u64, Waiting)> {
+        let lengths = waiting.iter().filter_map(|one| {
+            let (participant, _) = *Participant::all_of(one.cost.flow).get(depth)?;
+            let members = members_of(participant, waiting);
+            let weight = self.flows.weight(participant);
+            let victim = match self.longest(depth + 1, &members) {
+                Some((_, victim)) => victim,
+                None => *members
+                    .iter()
+                    .min_by_key(|waiting| (waiting.priority, std::cmp::Reverse(waiting.id)))?,
+            };
+            Some((self.flows.length(members.len(), weight), victim))
+        });
+        lengths.max_by_key(|(length, victim)| (*length, victim.id))
     }
 
     /// Whether a new request would be the next to be served.
@@ -540,7 +576,7 @@ impl Reference {
             waiting.priority > newcomer.priority || own(waiting) == own(&newcomer)
         };
         if self.waiting.len() >= self.max_queue
-            && let Some(victim) = self.victim(newcomer.priority)
+            && let Some(victim) = self.victim(newcomer)
         {
             best.waiting.retain(|waiting| waiting.id != victim.id);
         }
@@ -1008,4 +1044,11 @@ impl Reference {
             ..snapshot
         }
     }
+}
+
+fn members_of(participant: Participant, waiting: &[Waiting]) -> Vec<Waiting> {
+    let members = waiting
+        .iter()
+        .filter(|waiting| participant.counts(waiting.cost.flow));
+    members.copied().collect()
 }

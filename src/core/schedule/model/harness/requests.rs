@@ -72,7 +72,7 @@ impl Harness {
                 return Ok(());
             }
         }
-        if !is_admitted && !self.reference.make_room(priority) {
+        if !is_admitted && !self.reference.make_room(newcomer) {
             match self.reference.overflow {
                 Overflow::Block { penalty } => {
                     prop_assert_eq!(
