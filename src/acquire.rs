@@ -145,8 +145,8 @@ impl<T> PermitRequest<T> {
 
 /// Flows: requests that share a limiter fairly with those of other flows.
 ///
-/// Without flows, requests wait in one line, and whoever asks for the most gets the most: a tenant with 10,000 requests in the line
-/// delays every other tenant by all of them. With a flow for each tenant, the next grant goes to
+/// Without flows, requests wait in one line, and the tenant that asks for the most gets the most: 10,000 requests of one tenant delay
+/// every other tenant. With a flow for each tenant, the next grant goes to
 ///
 /// 1. the flow whose permits hold the fewest units in flight (by the first [`MaxConcurrency`](crate::MaxConcurrency) of the policy),
 /// 2. of these, the flow that was granted the fewest units (by [`cost`](PermitRequest::cost)) since they both wait,
@@ -161,8 +161,9 @@ impl<T> PermitRequest<T> {
 /// flow form one more flow, of weight 1. A request whose turn has come while some units are free, but too few for its cost, is not
 /// passed by other flows: large costs do not starve.
 ///
-/// A flow is known from its first request that waits until no request of it waits, no permit of it is in flight, and its claim is the
-/// same as that of a new one. A permit of a flow cannot be [split](crate::Permit::split).
+/// A flow needs no set-up. The limiter forgets it once no request of it waits, no permit of it is in flight, and it would be served as
+/// a new flow would be. Up to 1,024 flows that only wait to be forgotten are remembered. A permit of a flow cannot be
+/// [split](crate::Permit::split).
 ///
 /// The rule is that of max-min fairness for units in flight, and of start-time fair queuing (Goyal, Vin and Cheng, 1996) for grants.
 impl<T> PermitRequest<T> {

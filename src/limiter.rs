@@ -27,7 +27,8 @@ use crate::upstream::UpstreamSignal;
 ///
 /// A request that need not wait is granted at once. Any other joins the queue, which is ordered by [priority](crate::Priority),
 /// and by arrival within one priority (FIFO). A new request never overtakes a waiting one of its own or a higher priority. The
-/// front of the queue is always served first, whatever its cost, so that small requests do not starve a large one.
+/// front of the queue is always served first, whatever its cost, so that small requests do not starve a large one. Requests with a
+/// [flow](PermitRequest::flow) share with those of other flows instead, and wait in order of arrival within their own.
 ///
 /// # Runtimes
 ///

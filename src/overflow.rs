@@ -25,12 +25,12 @@ pub enum Overflow {
     /// strategy under the name `LEAK`.)
     Leak,
     /// The newest request of the longest [flow](crate::PermitRequest::flow) gets [`AcquireError::Shed`](crate::AcquireError::Shed). So a
-    /// full queue does not keep out the requests of other flows, whoever has filled it.
+    /// flow that has filled the queue does not keep out the others.
     ///
     /// The longest flow is the one with the most waiting requests, divided by its weight; of equal ones, the one whose newest request came
     /// last. Parents are compared first, then the flows within the longest one. In a flow, the newest request of its lowest priority is
-    /// dropped. If the flow of the new request is the longest one itself, also if it is as long as others, or if the request to be dropped
-    /// has a higher priority, then the new request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull) instead.
+    /// dropped. If the new request would make its own flow the longest, or as long as the longest one, or if the request to be dropped has a
+    /// higher priority, then the new request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull) instead.
     DropLongest,
     /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks. The new request, and
     /// every request that comes within `penalty` of the last one, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked)

@@ -3,7 +3,7 @@
 use crate::error::PriorityError;
 
 /// The priority of a request in the queue: 0 to 9. A higher number is served first; within one priority, requests are served in
-/// order of arrival (FIFO).
+/// order of arrival (FIFO), or as their [flows](crate::PermitRequest::flow) share.
 ///
 /// Priorities are strict: while a request of a higher priority waits, no request of a lower one is granted.
 ///

@@ -51,7 +51,7 @@ pub(crate) struct Queue {
     drops_longest: bool,
     /// Any flow is known.
     has_flows: bool,
-    /// Among waiters of one priority, the first is served first: neither of the above.
+    /// Among waiters of one priority, the first is served first: no flow is known, and the latest does not go first.
     is_fifo: bool,
     deadlines: Deadlines,
     /// Allocated when it is used: each of a million keys may have a queue.
@@ -223,7 +223,8 @@ impl Queue {
             .iter_from(first)
             .map(WaitingLine::units)
             .chain(
-                (first..Priority::LEVELS).filter_map(|level| Some(self.flows()?.units_at(level))),
+                (first..Priority::LEVELS)
+                    .filter_map(|level| Some(self.flows()?.waiters().units_at(level))),
             )
             .fold(0, u64::saturating_add)
     }
@@ -307,7 +308,8 @@ impl Queue {
             None => self.levels.get(level).map_or(0, WaitingLine::units),
         };
         let above = self.levels.iter_from(level + 1).map(WaitingLine::units);
-        let flows_above = (level + 1..Priority::LEVELS).map(|level| flows.units_at(level));
+        let flows_above =
+            (level + 1..Priority::LEVELS).map(|level| flows.waiters().units_at(level));
         above.chain(flows_above).fold(own, u64::saturating_add)
     }
 
@@ -329,7 +331,10 @@ impl Queue {
             Overflow::DropLongest => {
                 let flows = self.flows()?;
                 let in_lines = self.levels.iter_from(0).find_map(WaitingLine::back);
-                let unnamed = (self.len() - flows.len(), in_lines.map(|waiter| waiter.id));
+                let unnamed = (
+                    self.len() - flows.waiters().len(),
+                    in_lines.map(|waiter| waiter.id),
+                );
                 let victim = flows.victim(request.costs.flow(), unnamed, self.arrivals);
                 victim.filter(|id| id.level() <= usize::from(priority.level()))
             }
@@ -351,7 +356,7 @@ impl Queue {
     /// The first waiter of this level to have come.
     fn first_at(&self, level: usize) -> Option<WaiterId> {
         let in_line = self.levels.get(level).and_then(WaitingLine::front);
-        let in_flow = self.flows().and_then(|flows| flows.first_arrival(level));
+        let in_flow = self.flows().and_then(|flows| flows.waiters().first(level));
         let ids = in_line.into_iter().chain(in_flow).map(|waiter| waiter.id);
         ids.min_by_key(|id| id.arrival(self.arrivals))
     }
@@ -359,7 +364,7 @@ impl Queue {
     /// The last one.
     fn last_at(&self, level: usize) -> Option<WaiterId> {
         let in_line = self.levels.get(level).and_then(WaitingLine::back);
-        let in_flow = self.flows().and_then(|flows| flows.last_arrival(level));
+        let in_flow = self.flows().and_then(|flows| flows.waiters().last(level));
         let ids = in_line.into_iter().chain(in_flow).map(|waiter| waiter.id);
         ids.max_by_key(|id| id.arrival(self.arrivals))
     }
@@ -368,7 +373,8 @@ impl Queue {
     /// returns `waker`. Either must be woken or dropped outside every lock.
     pub(crate) fn replace_waker(&mut self, id: WaiterId, waker: Waker) -> Result<Waker, Waker> {
         let waiter = if id.is_in_flow() {
-            self.flows_mut().and_then(|flows| flows.get_mut(id))
+            self.flows_mut()
+                .and_then(|flows| Some(&mut flows.waiters_mut().find_mut(id)?.waiter))
         } else {
             self.levels.get_mut(id.level()).get_mut(id)
         };
@@ -396,7 +402,10 @@ impl Queue {
     fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>)> {
         let in_line = self.levels.iter_from(0).rev().flat_map(WaitingLine::iter);
         let in_line = in_line.map(|(waiter, _)| waiter);
-        let in_flow = self.flows().into_iter().flat_map(Flows::iter);
+        let in_flow = self
+            .flows()
+            .into_iter()
+            .flat_map(|flows| flows.waiters().iter());
         in_line
             .chain(in_flow)
             .map(|waiter| (waiter.id, self.costs(waiter)))
@@ -409,7 +418,7 @@ impl Queue {
 
     pub(super) fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
         if id.is_in_flow() {
-            return self.flows()?.get(id);
+            return Some(&self.flows()?.waiters().find(id)?.waiter);
         }
         self.levels.get(id.level())?.get(id)
     }
@@ -417,7 +426,8 @@ impl Queue {
     /// A waiter with its deadline and its caller.
     fn find(&self, id: WaiterId) -> Option<(&Waiter, Moment, Caller)> {
         if id.is_in_flow() {
-            return self.flows()?.find(id);
+            let found = self.flows()?.waiters().find(id)?;
+            return Some((&found.waiter, found.deadline, found.caller));
         }
         let line = self.levels.get(id.level())?;
         let (deadline, caller) = line.deadline_and_caller(id)?;
@@ -504,10 +514,10 @@ impl Queue {
 
     /// Whether a request without a flow waits.
     fn has_unnamed_waiters(&self) -> bool {
-        self.len() > self.flows().map_or(0, Flows::len)
+        self.len() > self.flows().map_or(0, |flows| flows.waiters().len())
     }
 
-    /// Called before a request without a flow waits.
+    /// Called before a request without a flow waits, or is granted without a wait.
     #[cold]
     fn note_unnamed(&mut self) {
         if !self.has_unnamed_waiters()
@@ -547,23 +557,18 @@ impl Queue {
                 flows.serve_unnamed(cost);
             }
         }
-        self.end_flows();
         self.remove(id)
     }
 
     /// Records that a new request is granted without a wait.
     pub(crate) fn note_served_at_once(&mut self, costs: Costs<'_>) {
-        let unnamed_begins = !self.has_unnamed_waiters();
-        let Some(flows) = self.flows_mut() else {
-            return;
-        };
         if let Some(path) = costs.flow() {
-            flows.serve_at_once(path, costs.plain);
+            self.begin_flows().serve_at_once(path, costs.plain);
         } else {
-            if unnamed_begins {
-                flows.unnamed_begins();
+            self.note_unnamed();
+            if let Some(flows) = self.flows_mut() {
+                flows.serve_unnamed(costs.plain);
             }
-            flows.serve_unnamed(costs.plain);
         }
         self.end_flows();
     }
@@ -578,6 +583,11 @@ impl Queue {
                 self.end_flows();
             }
         }
+    }
+
+    /// Records which waiter is the front. Returns whether it was another one before.
+    pub(crate) fn note_front(&mut self, id: WaiterId) -> bool {
+        self.flows_mut().is_some_and(|flows| flows.note_front(id))
     }
 
     /// Decides that no request of its priority passes this one.
@@ -620,7 +630,7 @@ impl Queue {
 
     fn details_of(&self, id: WaiterId) -> Option<&Arc<CostDetails>> {
         if id.is_in_flow() {
-            return self.flows()?.details(id);
+            return Some(&self.flows()?.waiters().find(id)?.details);
         }
         self.extras.as_ref()?.details.get(&id)
     }

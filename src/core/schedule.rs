@@ -343,8 +343,10 @@ impl Schedule {
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let bare_place = self.authority.gate().grants_bare_places() && costs.details.is_none();
         let id = self.waiters.push(request, waker, bare_place);
-        // Behind others, nothing is decided before they are served.
-        let may_be_next = self.waiters.queue.is_front(id) || self.waiters.front_ready_at <= now;
+        // Behind others, nothing is decided before they are served; but the request may have changed the weight of its flow.
+        let may_be_next = self.waiters.queue.is_front(id)
+            || self.waiters.front_ready_at <= now
+            || self.waiters.queue.has_flows();
         if may_be_next || deadline <= now {
             self.run_due(now, effects);
             if let Ok(answer) = self.waiters.poll(id, Waker::noop()) {
@@ -367,7 +369,7 @@ impl Schedule {
         let admitted = self
             .authority
             .admit(now, costs, caller, &mut self.waiters, effects);
-        if admitted.is_some() && self.waiters.queue.has_flows() {
+        if admitted.is_some() && (self.waiters.queue.has_flows() || costs.details.is_some()) {
             self.note_served_at_once(costs);
         }
         admitted.ok_or(NotAdmitted::MustWait)
@@ -376,9 +378,11 @@ impl Schedule {
     /// Records what a flow was granted without a wait.
     #[cold]
     fn note_served_at_once(&mut self, costs: Costs<'_>) {
-        self.waiters.queue.note_served_at_once(costs);
         let in_flight = self.authority.in_flight();
-        self.waiters.queue.set_in_flight(in_flight);
+        if self.waiters.queue.has_flows() || in_flight > 0 {
+            self.waiters.queue.note_served_at_once(costs);
+            self.waiters.queue.set_in_flight(in_flight);
+        }
     }
 
     /// The checks that come before the authority decides.

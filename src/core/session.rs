@@ -188,6 +188,11 @@ impl StoreSession {
         self.fallback.gate.as_deref()
     }
 
+    /// The units in flight of the store's grants and of the local fallback.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.gate.in_flight() + self.fallback_gate().map_or(0, Gate::in_flight)
+    }
+
     fn random(&self) -> Random {
         Random(self.options.holder ^ self.calls.generation)
     }
@@ -563,6 +568,12 @@ impl LocalFallback {
         self.gate
             .as_deref()
             .map_or(Ok(()), |gate| gate.limits().fits(costs))
+    }
+
+    /// Whether a unit of all that a request charges is free, although the request may not be admitted.
+    fn has_room_for_one(&self, now: Moment, costs: Costs<'_>) -> bool {
+        let gate = self.gate.as_deref();
+        gate.is_some_and(|gate| gate.limits().have_room_for_one(now, costs))
     }
 
     /// [`Gate::admit`], after the latest fence of the `store`: the fences of its grants and of these are one sequence.

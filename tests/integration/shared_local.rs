@@ -571,3 +571,20 @@ async fn the_local_fallback_is_never_exceeded_in_random_faults() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_of_another_flow_is_next_at_the_local_limit() {
+    let (_faulty, limiter) = cut_off("1 concurrent", "1 concurrent").await;
+    let acquire = |flow: &'static str| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.request().flow(flow).acquire().await.unwrap() })
+    };
+    let permit = acquire("flood").await.unwrap();
+    let flood = [(); 3].map(|()| acquire("flood"));
+    sleep(ms(10)).await;
+    let newcomer = acquire("newcomer");
+    sleep(ms(10)).await;
+    drop(permit);
+    let _permit = timeout(SECOND, newcomer).await.unwrap().unwrap();
+    assert!(flood.iter().all(|request| !request.is_finished()));
+}

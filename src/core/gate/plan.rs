@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     /// The largest plain cost that can ever be admitted.
     max_cost: u64,
     /// Whether a limit counts anything but the plain cost.
-    details: bool,
+    by_unit: bool,
 }
 
 /// A ban that a denied attempt has started.
@@ -77,7 +77,7 @@ impl Plan {
         if limits.is_empty() {
             return Err(ConfigError::NoLimits);
         }
-        let details = limits.iter().any(|limit| limit.counts() != Counts::Cost);
+        let by_unit = limits.iter().any(|limit| limit.counts() != Counts::Cost);
         let plain = limits.iter().filter(|limit| limit.counts() == Counts::Cost);
         let max_cost = plain.map(Limit::capacity).min().unwrap_or(u64::MAX);
         let rules = limits
@@ -90,7 +90,7 @@ impl Plan {
             width += rule?.width();
             Some((rule?, begins))
         });
-        let words = if details {
+        let words = if by_unit {
             None
         } else {
             words.collect::<Option<_>>()
@@ -107,7 +107,7 @@ impl Plan {
             words,
             ttl,
             max_cost,
-            details,
+            by_unit,
             policy,
         })
     }
@@ -136,7 +136,7 @@ impl Plan {
     #[inline]
     pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), AcquireError> {
         let fits_plain = costs.plain.wrapping_sub(1) < self.max_cost;
-        if fits_plain && !self.details {
+        if fits_plain && !self.by_unit {
             Ok(())
         } else {
             self.fits_by_unit(costs)
@@ -265,7 +265,7 @@ impl Plan {
     /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
     pub(crate) fn plain_places(&self) -> Option<u64> {
         match self.rules[..] {
-            [LimitRule::Places(limit, None)] if self.ttl.is_none() && !self.details => Some(limit),
+            [LimitRule::Places(limit, None)] if self.ttl.is_none() && !self.by_unit => Some(limit),
             _ => None,
         }
     }
@@ -286,7 +286,7 @@ getters!(Plan {
     pub(crate) max_cost: max_cost -> u64,
 
     /// Whether a limit counts anything but the plain cost.
-    pub(crate) counts_by_unit: details -> bool,
+    pub(crate) counts_by_unit: by_unit -> bool,
 });
 
 /// Each limit checks itself; the error for a fault names the limit.

@@ -5,12 +5,15 @@
 //! a parent: the parents share first, and then the flows of the chosen one. The requests without a flow are one more flow.
 //!
 //! The units that were granted are counted as in start-time fair queuing (Goyal, Vin, Cheng, 1996): a flow that begins to wait
-//! continues from the [virtual time](VirtualTime), which is what the flow that was served last had been granted before. So no flow
-//! saves up a claim while it does not wait, and none pays for the time before another one came. A flow is forgotten when it has no
-//! request, holds nothing, and the virtual time has reached it.
+//! continues from the [virtual time](VirtualTime), which is what the flow that was served last had been granted before that grant. So
+//! no flow saves up a claim while it does not wait, and none pays for more than its latest grant of the time before another one came.
+//! A flow is forgotten when it has no request, holds nothing, and the virtual time has reached it. When no request waits and nothing
+//! is in flight, the virtual time has reached all flows.
 //!
 //! The flows of one [`Queue`](super::Queue) own their waiters. Those without a flow stay in the lines of the queue.
 
+mod flow_waiters;
+mod longest;
 mod shares;
 mod turns;
 
@@ -24,12 +27,11 @@ use crate::core::arena::{Arena, Index, List};
 use crate::core::queue::waiter::{Waiter, WaiterId};
 use crate::core::request::{Caller, CostDetails, FlowPath, FlowShare};
 use crate::flow::FlowId;
-use crate::priority::Priority;
 use crate::strategy::Moment;
 
-use shares::{Flow, LengthEntry, OrderEntry, ROOT, VirtualTime, Within, levels_of, scaled};
+use flow_waiters::{FlowWaiter, FlowWaiters};
+use shares::{Flow, LengthEntry, OrderEntry, ROOT, Share, VirtualTime, Within, levels_of, scaled};
 
-pub(super) use shares::Share;
 pub(super) use turns::FairTurns;
 
 /// At most this many idle flows are remembered. One that is forgotten early is served as if it were new.
@@ -39,11 +41,7 @@ const KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Flows {
-    waiters: Arena<FlowWaiter>,
-    /// By priority, then in arrival order.
-    by_arrival: BTreeMap<u64, Index>,
-    /// The units that the waiters of each priority request.
-    units: [u64; Priority::LEVELS],
+    waiters: FlowWaiters,
     flows: Arena<Flow>,
     by_id: HashMap<FlowId, Index, FixedState>,
     /// The flows with a request or a holding, and the parents of flows.
@@ -53,12 +51,12 @@ pub(crate) struct Flows {
     idle_len: usize,
     /// The flows that have requests, in order: see [`Share`].
     order: BTreeSet<OrderEntry>,
-    /// The flows that have requests, by their number: only where the longest flow is to be found.
+    /// The flows that have requests, by how many: only where the longest flow is to be found.
     lengths: Option<BTreeSet<LengthEntry>>,
     time: VirtualTime,
     /// What the requests without a flow have been granted.
     unnamed_served: u128,
-    /// The units in flight, whoever holds them.
+    /// All units in flight.
     in_flight: u64,
     /// Those that permits of flows hold.
     held: u64,
@@ -66,20 +64,10 @@ pub(crate) struct Flows {
     holdings: BTreeMap<u64, Holding>,
     /// The waiters that were chosen when a unit was free and did not fit, at most one of each priority.
     reserved: Vec<WaiterId>,
+    /// The waiter that was the front when the queue was served last.
+    front: Option<WaiterId>,
     /// Of equal requests, the latest goes first.
     newest_first: bool,
-}
-
-/// A waiter of a flow.
-#[derive(Debug)]
-struct FlowWaiter {
-    waiter: Waiter,
-    deadline: Moment,
-    caller: Caller,
-    details: Arc<CostDetails>,
-    flow: Index,
-    /// Counts all waiters.
-    arrival: u64,
 }
 
 #[derive(Debug)]
@@ -91,9 +79,7 @@ struct Holding {
 impl Flows {
     pub(super) fn new(newest_first: bool, finds_longest: bool) -> Self {
         Self {
-            waiters: Arena::new(),
-            by_arrival: BTreeMap::new(),
-            units: [0; Priority::LEVELS],
+            waiters: FlowWaiters::new(),
             flows: Arena::new(),
             by_id: HashMap::default(),
             active: List::EMPTY,
@@ -107,6 +93,7 @@ impl Flows {
             held: 0,
             holdings: BTreeMap::new(),
             reserved: Vec::new(),
+            front: None,
             newest_first,
         }
     }
@@ -116,17 +103,7 @@ impl Flows {
         self.by_id.is_empty()
     }
 
-    /// Requests of flows that wait.
-    pub(super) fn len(&self) -> usize {
-        self.by_arrival.len()
-    }
-
-    /// The units that the requests with the priority of this level ask for.
-    pub(super) fn units_at(&self, level: usize) -> u64 {
-        self.units[level]
-    }
-
-    /// Those of one flow.
+    /// The units that the requests of one flow with the priority of this level ask for.
     pub(super) fn units_of(&self, path: FlowPath, level: usize) -> u64 {
         let flow = self.by_id.get(&path.flow.id);
         flow.and_then(|flow| self.flows.get(*flow))
@@ -136,6 +113,14 @@ impl Flows {
 
 /// The waiters.
 impl Flows {
+    pub(super) fn waiters(&self) -> &FlowWaiters {
+        &self.waiters
+    }
+
+    pub(super) fn waiters_mut(&mut self) -> &mut FlowWaiters {
+        &mut self.waiters
+    }
+
     pub(super) fn push(
         &mut self,
         (waiter, arrival): (Waiter, u64),
@@ -145,55 +130,21 @@ impl Flows {
         path: FlowPath,
     ) {
         let flow = self.join(path);
-        let (id, cost) = (waiter.id, waiter.cost);
-        let level = id.level();
-        self.change(flow, 1 << level, |flows| {
-            let waiter = FlowWaiter {
-                waiter,
-                deadline,
-                caller,
-                details: Arc::clone(details),
-                flow,
-                arrival,
-            };
-            let Some(line) = flows.flows.get_mut(flow).map(|flow| flow.line_mut(level)) else {
-                return;
-            };
-            line.units = line.units.saturating_add(cost);
-            let index = flows.waiters.insert_back(&mut line.waiters, waiter);
-            flows.by_arrival.insert(id.by_level(), index);
-            flows.change_len(flow, |len| len.saturating_add(1));
-        });
-        self.units[level] = self.units[level].saturating_add(cost);
-    }
-
-    fn flow_waiter(&self, id: WaiterId) -> Option<&FlowWaiter> {
-        self.waiters.get(*self.by_arrival.get(&id.by_level())?)
-    }
-
-    pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
-        Some(&self.flow_waiter(id)?.waiter)
-    }
-
-    pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter> {
-        let waiter = self.waiters.get_mut(*self.by_arrival.get(&id.by_level())?);
-        Some(&mut waiter?.waiter)
-    }
-
-    /// A waiter with its deadline and its caller.
-    pub(super) fn find(&self, id: WaiterId) -> Option<(&Waiter, Moment, Caller)> {
-        let FlowWaiter {
+        let level = waiter.id.level();
+        let waiter = FlowWaiter {
             waiter,
             deadline,
             caller,
-            ..
-        } = self.flow_waiter(id)?;
-        Some((waiter, *deadline, caller))
-    }
-
-    /// The details of the cost of a waiter.
-    pub(super) fn details(&self, id: WaiterId) -> Option<&Arc<CostDetails>> {
-        Some(&self.flow_waiter(id)?.details)
+            details: Arc::clone(details),
+            flow,
+            arrival,
+        };
+        self.change(flow, 1 << level, |flows| {
+            if let Some(of_flow) = flows.flows.get_mut(flow) {
+                flows.waiters.push(of_flow.line_mut(level), waiter);
+            }
+            flows.change_with_parent(flow, &|flow| flow.len += 1);
+        });
     }
 
     /// Whether a waiter is in this flow, or without a flow as the path is.
@@ -201,7 +152,7 @@ impl Flows {
         match path {
             Some(path) => {
                 let flow = self.by_id.get(&path.flow.id);
-                flow.is_some() && flow == self.flow_of(id).as_ref()
+                flow.is_some() && flow == self.waiters.flow_of(id).as_ref()
             }
             None => !id.is_in_flow(),
         }
@@ -209,47 +160,14 @@ impl Flows {
 
     /// Takes a waiter out. `None`, without a change, when it has left.
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
-        let index = self.by_arrival.remove(&id.by_level())?;
-        let flow = self.waiters.get(index)?.flow;
-        let level = id.level();
-        self.unreserve(id);
+        let flow = self.waiters.flow_of(id)?;
         let removed = self.change(flow, 0, |flows| {
-            let line = flows.flows.get_mut(flow)?.line_mut(level);
-            flows.waiters.unlink(&mut line.waiters, index);
-            let removed = flows.waiters.remove(index);
-            line.units = match line.waiters.front() {
-                Some(_) => line.units.saturating_sub(removed.waiter.cost),
-                None => 0,
-            };
-            flows.change_len(flow, |len| len.saturating_sub(1));
+            let line = flows.flows.get_mut(flow)?.line_mut(id.level());
+            let removed = flows.waiters.remove(line, id)?;
+            flows.change_with_parent(flow, &|flow| flow.len -= 1);
             Some(removed)
         })?;
-        self.units[level] = match self.first_arrival(level) {
-            Some(_) => self.units[level].saturating_sub(removed.waiter.cost),
-            None => 0,
-        };
         Some((removed.waiter, removed.deadline))
-    }
-
-    /// The waiters with the priority of this level, in arrival order.
-    fn arrivals(&self, level: usize) -> impl DoubleEndedIterator<Item = &Waiter> {
-        let range = self.by_arrival.range(WaiterId::range_of_level(level));
-        range.filter_map(|(_, index)| Some(&self.waiters.get(*index)?.waiter))
-    }
-
-    pub(super) fn first_arrival(&self, level: usize) -> Option<&Waiter> {
-        self.arrivals(level).next()
-    }
-
-    pub(super) fn last_arrival(&self, level: usize) -> Option<&Waiter> {
-        self.arrivals(level).next_back()
-    }
-
-    /// All waiters, by priority and arrival.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
-        self.by_arrival
-            .values()
-            .filter_map(|index| Some(&self.waiters.get(*index)?.waiter))
     }
 }
 
@@ -294,11 +212,6 @@ impl Flows {
         &self.reserved
     }
 
-    /// The flow of a waiter.
-    pub(super) fn flow_of(&self, id: WaiterId) -> Option<Index> {
-        Some(self.flow_waiter(id)?.flow)
-    }
-
     /// Decides that no other waiter of its priority passes this one. Where the latest is served first, nothing is decided.
     pub(super) fn reserve(&mut self, id: WaiterId) {
         if !self.newest_first && self.reserved(id.level()).is_none() {
@@ -333,14 +246,10 @@ impl Flows {
 
     /// Records that this waiter is granted.
     pub(super) fn serve(&mut self, id: WaiterId) {
-        let Some(&FlowWaiter {
-            flow,
-            waiter: Waiter { cost, .. },
-            ..
-        }) = self.flow_waiter(id)
-        else {
+        let Some(waiter) = self.waiters.find(id) else {
             return;
         };
+        let (flow, cost) = (waiter.flow, waiter.waiter.cost);
         self.change(flow, 0, |flows| flows.note_served(flow, cost));
     }
 
@@ -348,6 +257,11 @@ impl Flows {
     pub(super) fn serve_at_once(&mut self, path: FlowPath, cost: u64) {
         let flow = self.join(path);
         self.change(flow, 0, |flows| flows.note_served(flow, cost));
+    }
+
+    /// Records which waiter is the front. Returns whether it was another one before.
+    pub(super) fn note_front(&mut self, id: WaiterId) -> bool {
+        self.front.replace(id) != Some(id)
     }
 
     /// Records how many units are in flight.
@@ -359,100 +273,6 @@ impl Flows {
     pub(super) fn rest(&mut self) {
         self.time.rest();
         self.forget_idle();
-    }
-}
-
-/// The longest flow.
-impl Flows {
-    /// The request that a new one of this flow replaces in a full queue: the newest one of the longest flow. `unnamed`: how many
-    /// requests without a flow wait, and the one of them that would be dropped. `None` if the flow of the new request is the longest.
-    pub(super) fn victim(
-        &self,
-        path: Option<FlowPath>,
-        (unnamed_len, unnamed): (usize, Option<WaiterId>),
-        arrivals: u64,
-    ) -> Option<WaiterId> {
-        let unnamed = unnamed.map(|id| {
-            let length = scaled(unnamed_len as u64, 1);
-            (length, id.arrival(arrivals), id)
-        });
-        let longest = self.longest_in(ROOT);
-        let is_unnamed = unnamed.is_some_and(|(length, newest, _)| {
-            longest.is_none_or(|longest| (length, newest) > (longest.length, longest.newest))
-        });
-        let length = match (unnamed, longest) {
-            (Some((length, ..)), _) if is_unnamed => length,
-            (_, Some(longest)) => longest.length,
-            _ => return None,
-        };
-        let own = path.map(|path| path.parent.unwrap_or(path.flow));
-        let own_length = match own {
-            Some(share) => self.length_with_one_more(share),
-            None => scaled(unnamed_len as u64 + 1, 1),
-        };
-        if own_length >= length {
-            let FlowPath { flow, parent } = path?;
-            let longest = self.longest_in(*self.by_id.get(&parent?.id)?)?;
-            let is_longer = longest.length > self.length_with_one_more(flow);
-            return is_longer.then(|| self.newest_of(longest.flow)).flatten();
-        }
-        if is_unnamed {
-            return unnamed.map(|(.., id)| id);
-        }
-        let longest = longest?;
-        let within = self.longest_in(longest.flow).unwrap_or(longest);
-        self.newest_of(within.flow)
-    }
-
-    fn length_with_one_more(&self, share: FlowShare) -> u128 {
-        let flow = self.by_id.get(&share.id);
-        let flow = flow.and_then(|flow| self.flows.get(*flow));
-        let len = flow.map_or(0, |flow| u64::from(flow.len));
-        scaled(len + 1, share.weight.get())
-    }
-
-    /// The longest of the flows of one parent.
-    fn longest_in(&self, parent: Index) -> Option<LengthEntry> {
-        let bound = |flow, length, newest| LengthEntry {
-            parent,
-            length,
-            newest,
-            flow: Index::new(flow),
-        };
-        let all = bound(0, 0, 0)..=bound(u32::MAX, u128::MAX, u64::MAX);
-        self.lengths.as_ref()?.range(all).next_back().copied()
-    }
-
-    /// The request of a flow that is dropped first.
-    fn newest_of(&self, flow: Index) -> Option<WaiterId> {
-        let lowest = self.flows.get(flow)?.lowest_line()?;
-        Some(self.waiters.get(lowest.waiters.back()?)?.waiter.id)
-    }
-
-    fn length(&self, index: Index) -> Option<LengthEntry> {
-        self.lengths.as_ref()?;
-        let flow = self.flows.get(index)?;
-        let newest = if flow.is_parent() {
-            self.longest_in(index)?.newest
-        } else {
-            let lowest = flow.lowest_line()?;
-            self.waiters.get(lowest.waiters.back()?)?.arrival
-        };
-        Some(LengthEntry {
-            parent: flow.parent,
-            length: flow.charge(flow.len.into()),
-            newest,
-            flow: index,
-        })
-    }
-
-    /// Changes how many requests of a flow and its parent wait.
-    fn change_len(&mut self, index: Index, change: fn(u32) -> u32) {
-        if let Some(flow) = self.flows.get_mut(index) {
-            flow.len = change(flow.len);
-            let parent = flow.parent;
-            self.change_len(parent, change);
-        }
     }
 }
 
@@ -472,7 +292,7 @@ impl Flows {
         // The weight of a flow is that of its latest request, which may still wait.
         let flow = self.waiting_flow(path).unwrap_or_else(|| self.join(path));
         self.change(flow, 0, |flows| {
-            flows.change_held(flow, &|held| held.saturating_add(units));
+            flows.change_with_parent(flow, &|flow| flow.held = flow.held.saturating_add(units));
         });
         self.held = self.held.saturating_add(units);
         self.holdings.insert(fence, Holding { flow, units });
@@ -485,7 +305,7 @@ impl Flows {
         };
         self.held = self.held.saturating_sub(units);
         self.change(flow, 0, |flows| {
-            flows.change_held(flow, &|held| held.saturating_sub(units));
+            flows.change_with_parent(flow, &|flow| flow.held = flow.held.saturating_sub(units));
         });
     }
 }
@@ -508,7 +328,7 @@ impl Flows {
 
     /// The next waiter of a flow.
     fn next_of(&self, flow: Index, level: usize) -> Option<&FlowWaiter> {
-        self.waiters.get(self.next_index(flow, level)?)
+        self.waiters.at(self.next_index(flow, level)?)
     }
 
     /// The first of the flows of one parent.
@@ -584,24 +404,31 @@ impl Flows {
         }
     }
 
-    /// Changes a flow that is in the order, and its parent. `levels`: a bit for each priority at which it may get its first request.
-    fn change<R>(&mut self, index: Index, levels: u16, change: impl FnOnce(&mut Self) -> R) -> R {
-        let flow = self.flows.get(index);
-        let parent = flow
-            .map(|flow| flow.parent)
-            .filter(|parent| *parent != ROOT);
-        let of_parent = parent.map(|parent| self.take_out(parent));
+    /// Changes a flow and its parent, and puts both where they belong. `levels`: a bit for each priority at which the flow may get its
+    /// first request.
+    fn reorder<R>(&mut self, index: Index, levels: u16, change: impl FnOnce(&mut Self) -> R) -> R {
+        let parent = self.parent_of(index);
+        let of_parent = self.take_out(parent);
         let of_flow = self.take_out(index);
         let result = change(self);
         self.put_in(index, of_flow | levels);
-        if let (Some(parent), Some(before)) = (parent, of_parent) {
-            self.put_in(parent, before | levels);
-            self.rest_within(parent);
-            self.note_idle(parent);
-        }
+        self.put_in(parent, of_parent | levels);
+        result
+    }
+
+    /// [`Flows::reorder`], and forgets the flows that need not be known any more.
+    fn change<R>(&mut self, index: Index, levels: u16, change: impl FnOnce(&mut Self) -> R) -> R {
+        let result = self.reorder(index, levels, change);
+        let parent = self.parent_of(index);
+        self.rest_within(parent);
+        self.note_idle(parent);
         self.note_idle(index);
         self.forget_idle();
         result
+    }
+
+    fn parent_of(&self, index: Index) -> Index {
+        self.flows.get(index).map_or(ROOT, |flow| flow.parent)
     }
 
     fn note_served(&mut self, index: Index, cost: u64) {
@@ -614,11 +441,7 @@ impl Flows {
             return;
         }
         let mut served = flow.served;
-        if let Some(within) = self
-            .flows
-            .get_mut(parent)
-            .and_then(|parent| parent.within.as_mut())
-        {
+        if let Some(within) = self.within_mut(parent) {
             within.time.serve(&mut served, charge);
         }
         if let Some(flow) = self.flows.get_mut(index) {
@@ -627,12 +450,12 @@ impl Flows {
         self.note_served(parent, cost);
     }
 
-    /// Changes the units that the permits of a flow hold, and those of its parent.
-    fn change_held(&mut self, index: Index, change: &dyn Fn(u64) -> u64) {
+    /// Makes the same change to a flow and to its parent.
+    fn change_with_parent(&mut self, index: Index, change: &dyn Fn(&mut Flow)) {
         if let Some(flow) = self.flows.get_mut(index) {
-            flow.held = change(flow.held);
+            change(flow);
             let parent = flow.parent;
-            self.change_held(parent, change);
+            self.change_with_parent(parent, change);
         }
     }
 }
@@ -668,26 +491,16 @@ impl Flows {
             flow.weight != share.weight || flow.occupied == 0 && flow.served < now
         });
         if is_changed {
-            self.change_unforgotten(index, |flow| {
-                flow.weight = share.weight;
-                if flow.occupied == 0 {
-                    flow.served = flow.served.max(now);
+            self.reorder(index, 0, |flows| {
+                if let Some(flow) = flows.flows.get_mut(index) {
+                    flow.weight = share.weight;
+                    if flow.occupied == 0 {
+                        flow.served = flow.served.max(now);
+                    }
                 }
             });
         }
         index
-    }
-
-    /// Changes a flow alone, without forgetting any.
-    fn change_unforgotten(&mut self, index: Index, change: impl FnOnce(&mut Flow)) {
-        let parent = self.flows.get(index).map_or(ROOT, |flow| flow.parent);
-        let of_parent = self.take_out(parent);
-        let of_flow = self.take_out(index);
-        if let Some(flow) = self.flows.get_mut(index) {
-            change(flow);
-        }
-        self.put_in(index, of_flow);
-        self.put_in(parent, of_parent);
     }
 
     fn time_of(&self, parent: Index) -> VirtualTime {
@@ -702,11 +515,9 @@ impl Flows {
 
     /// If no flow of a parent has a request or holds anything, none has a claim on the others.
     fn rest_within(&mut self, parent: Index) {
-        if self
-            .flows
-            .get(parent)
-            .is_some_and(|parent| parent.occupied == 0 && parent.held == 0)
-            && let Some(within) = self.within_mut(parent)
+        if let Some(parent) = self.flows.get_mut(parent)
+            && (parent.occupied, parent.held) == (0, 0)
+            && let Some(within) = &mut parent.within
         {
             within.time.rest();
         }

@@ -159,7 +159,10 @@ impl<'a> QueueTurns<'a> {
             id,
             costs: self.queue.costs(waiter),
             deadline,
-            flow: self.queue.flows().and_then(|flows| flows.flow_of(id)),
+            flow: self
+                .queue
+                .flows()
+                .and_then(|flows| flows.waiters().flow_of(id)),
         })
     }
 

@@ -26,7 +26,8 @@ pub(crate) struct Front {
 /// Identifies a waiter until its owner has its answer, and encodes where it waits. The order is that of arrival.
 ///
 /// From the top: the arrival, the level of its priority, whether it is in a flow, whether its cost has details, whether its caller
-/// blocks a thread, the slot for its answer. The count of arrivals wraps after 2^46, so waiters in one line are compared relative to the front.
+/// blocks a thread, the slot for its answer. The count of arrivals wraps after 2^46, so waiters in one line are compared relative to
+/// the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterId(u64);
 

@@ -48,8 +48,10 @@ impl Authority {
 
     /// Units in flight, as the first concurrency limit counts them.
     pub(super) fn in_flight(&self) -> u64 {
-        let (gate, fallback) = self.gates();
-        gate.in_flight() + fallback.map_or(0, Gate::in_flight)
+        match self {
+            Self::Local(gate) => gate.in_flight(),
+            Self::Store(session) => session.in_flight(),
+        }
     }
 
     /// Whether most timers are set for a timeout that does not happen: that of a lease, or of a call to a store.
@@ -330,10 +332,12 @@ fn serve_waiters<const SHARES: bool>(
             }
             Err(until) => {
                 waiters.front_ready_at = until;
+                let mut changed = moved || before != until;
                 if SHARES {
                     reserve_front(gate, waiters, now);
+                    changed |= waiters.queue.note_front(front.id);
                 }
-                if front.id.is_blocking() && (moved || before != until) {
+                if front.id.is_blocking() && changed {
                     // Its thread runs the timer for all waiters, and needs the new instant.
                     effects.wake(waiters.queue.take_waker(front.id));
                 }

@@ -101,11 +101,10 @@ impl<'a> Outlook<'a> {
 
     /// The numbers that can be summed over keys.
     pub(crate) fn totals(self) -> KeyTotals {
-        let (gate, fallback) = self.authority.gates();
         KeyTotals {
-            in_flight: gate.in_flight() + fallback.map_or(0, Gate::in_flight),
+            in_flight: self.authority.in_flight(),
             queued: self.waiters.queue.len() as u64,
-            granted: gate.granted(),
+            granted: self.gate().granted(),
             ..self.waiters.counts()
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of the schedule that name their case. Random ones are in the model.
 
+mod flows;
 mod known_waits;
 mod retry_after;
 

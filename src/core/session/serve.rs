@@ -7,7 +7,6 @@ use super::call::{BackOff, CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, decision, denied};
 use super::{GrantByStore, MAX_CALL, PolicyTerms, SessionStep, StoreSession};
 use crate::core::effects::Errand;
-use crate::core::gate::Gate;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::WaiterId;
 use crate::core::request::{Caller, Claim, Costs, Grant, RefusedRequest, Request};
@@ -31,8 +30,7 @@ impl SessionStep<'_> {
     /// Tells the flows of the requests that wait how many units are in flight.
     fn note_in_flight(&mut self) {
         if self.waiters.queue.has_flows() {
-            let fallback = self.session.fallback_gate().map_or(0, Gate::in_flight);
-            let in_flight = self.session.gate.in_flight() + fallback;
+            let in_flight = self.session.in_flight();
             self.waiters.queue.set_in_flight(in_flight);
         }
     }
@@ -68,7 +66,9 @@ impl SessionStep<'_> {
                 }
                 Ok(Err(until)) => {
                     self.deny_all_tries();
-                    if costs.plain > 1 || costs.details.is_some() {
+                    let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
+                    let fallback = &self.session.fallback;
+                    if !is_held_back && fallback.has_room_for_one(self.now, costs) {
                         self.waiters.queue.reserve(front.id);
                     }
                     return until;

@@ -91,7 +91,7 @@ impl VirtualTime {
         self.most = self.most.max(*served);
     }
 
-    /// Nothing waits: nobody has a claim.
+    /// Nothing waits and nothing is in flight: no flow has a claim on the others.
     pub(super) fn rest(&mut self) {
         self.now = self.most;
     }

@@ -143,7 +143,7 @@ impl<'a> FairTurns<'a> {
     /// The next request of a flow; `None` if that is the newcomer.
     pub(crate) fn waiter_of(&self, flow: Index) -> Option<WaiterId> {
         match self.next_of(flow) {
-            NextRequest::Waiter(index) => Some(self.flows.waiters.get(index)?.waiter.id),
+            NextRequest::Waiter(index) => Some(self.flows.waiters.at(index)?.waiter.id),
             NextRequest::Newcomer | NextRequest::None => None,
         }
     }
@@ -323,7 +323,7 @@ impl<'a> FairTurns<'a> {
         } else {
             let arrival = match self.next_of(index) {
                 NextRequest::Waiter(waiter) => {
-                    self.flows.waiters.get(waiter).map(|waiter| waiter.arrival)
+                    self.flows.waiters.at(waiter).map(|waiter| waiter.arrival)
                 }
                 NextRequest::Newcomer => self.newcomer.map(|newcomer| newcomer.arrival),
                 NextRequest::None => None,

@@ -758,7 +758,7 @@ impl Reference {
     /// Grants a request that does not wait.
     pub(super) fn grant_at_once(&mut self, cost: Cost) -> u64 {
         let fence = self.grant(cost);
-        if !self.flows.is_empty() {
+        if cost.flow.is_some() || !self.flows.is_empty() {
             self.flows.join(cost.flow, &self.waiting);
             self.flows.serve(cost.flow, cost.plain);
             self.tidy();

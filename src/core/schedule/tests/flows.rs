@@ -1,0 +1,117 @@
+//! Flows, at the points where the front changes although no waiter is granted.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::Wake;
+
+use super::*;
+use crate::core::request::CostDetails;
+use crate::flow::FlowId;
+
+type Details = Option<Arc<CostDetails>>;
+
+fn of_flow(flow: &str, weight: u32) -> Details {
+    let mut details = CostDetails::default();
+    details.set_flow(FlowId::of(flow), None);
+    details.set_weight(NonZeroU32::new(weight).unwrap());
+    Some(Arc::new(details))
+}
+
+fn in_flow(cost: u64, details: &Details) -> Request<'_> {
+    Request {
+        costs: Costs::new(cost, details),
+        ..request(cost, None)
+    }
+}
+
+impl Driven {
+    fn granted(&mut self, now: u64, details: &Details) -> Grant {
+        match self.request(now, in_flow(1, details)) {
+            Ok(Enqueued::Granted(grant)) => grant,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    fn waits(&mut self, now: u64, cost: u64, details: &Details) -> WaiterId {
+        match self.request(now, in_flow(cost, details)) {
+            Ok(Enqueued::Queued(id)) => id,
+            other => panic!("not queued: {other:?}"),
+        }
+    }
+}
+
+/// A unit each 100 ns, of which three were granted at the start: one to the flow "a", which holds one place, and two to "b".
+fn one_to_a_and_two_to_b() -> (Driven, [Grant; 3]) {
+    let policy = MaxConcurrency::new(9).and(Throttle::every(nanos(100)).burst(3));
+    let mut driven = Driven::new(policy);
+    let flows = ["a", "b", "b"].map(|flow| of_flow(flow, 1));
+    let grants = flows.map(|flow| driven.granted(0, &flow));
+    (driven, grants)
+}
+
+struct Unwoken;
+
+impl Wake for Unwoken {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Its thread runs the timer for all waiters, and slept until its own deadline before.
+#[test]
+fn a_blocked_thread_whose_request_becomes_the_front_is_woken() {
+    let (mut driven, [_, first, second]) = one_to_a_and_two_to_b();
+    let (a, b) = (of_flow("a", 1), of_flow("b", 1));
+    driven.waits(0, 1, &a);
+    let waker = Waker::from(Arc::new(Unwoken));
+    let blocking = Request {
+        blocking: true,
+        ..in_flow(1, &b)
+    };
+    let id = driven.at(0, |schedule, now, effects| {
+        match schedule.request(now, &blocking, &mut Some(waker.clone()), effects) {
+            Ok(Enqueued::Queued(id)) => id,
+            other => panic!("not queued: {other:?}"),
+        }
+    });
+    assert!(!driven.0.waiters.queue.is_front(id));
+    let mut woken = false;
+    for Grant { fence, claim, .. } in [first, second] {
+        let mut effects = Effects::default();
+        driven
+            .0
+            .release_to_next(at(1), fence, 1, claim, &mut effects);
+        woken |= effects.first.iter().any(|woken| woken.will_wake(&waker));
+    }
+    assert!(driven.0.waiters.queue.is_front(id) && woken);
+    assert_eq!(driven.0.wake_of(id), at(100));
+}
+
+#[test]
+fn a_new_weight_changes_whose_turn_the_timer_waits_for() {
+    let (mut driven, _) = one_to_a_and_two_to_b();
+    driven.waits(0, 3, &of_flow("a", 1));
+    driven.waits(0, 1, &of_flow("b", 1));
+    assert_eq!(driven.0.next_wake(), at(300));
+    driven.waits(0, 1, &of_flow("b", 4));
+    assert_eq!(driven.0.next_wake(), at(100));
+}
+
+/// Its flow holds nothing, but the limiter does not rest.
+#[test]
+fn a_grant_of_a_rate_counts_while_units_are_in_flight() {
+    let mut driven = Driven::new(MaxConcurrency::new(4));
+    let _grant = driven.try_acquire(0, 1).unwrap();
+    driven.at(0, |schedule, now, effects| {
+        let throttle = Throttle::every(nanos(50));
+        let plan = Plan::new(throttle.into(), Duration::ZERO).unwrap();
+        schedule.set_plan(now, plan, UsageCarryOver::AsIs, effects);
+    });
+    let (a, b) = (of_flow("a", 1), of_flow("b", 1));
+    driven.granted(0, &a);
+    let second = driven.waits(0, 1, &a);
+    let other = driven.waits(0, 1, &b);
+    driven.advance(50);
+    assert_eq!(
+        (driven.answer(second), driven.answer(other)),
+        (None, GRANTED)
+    );
+}
