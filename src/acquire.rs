@@ -186,7 +186,7 @@ impl<T> PermitRequest<T> {
     /// # }
     /// ```
     pub fn flow(mut self, flow: impl Hash) -> Self {
-        self.options.set_flow(FlowId::of(&flow), None);
+        self.options.set_flow(FlowId::of(flow), None);
         self
     }
 
@@ -211,7 +211,8 @@ impl<T> PermitRequest<T> {
     /// # }
     /// ```
     pub fn flow_within(mut self, parent: impl Hash, flow: impl Hash) -> Self {
-        let (parent, flow) = FlowId::within(&parent, &flow);
+        let parent = FlowId::of_parent(parent);
+        let flow = parent.with(flow);
         self.options.set_flow(flow, Some(parent));
         self
     }

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
+use crate::flow::FlowId;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -27,6 +28,8 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
+        /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+        flow: Option<FlowId>,
         /// The time from the first poll of the request to its grant.
         waited: Duration,
         /// Where in the program the permit was requested.
@@ -39,6 +42,8 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
+        /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+        flow: Option<FlowId>,
         /// The time from the first poll of the request to its refusal; zero if the request failed at once.
         waited: Duration,
         /// As in [`AcquireError::TimedOut`].
@@ -53,6 +58,8 @@ pub enum EventKind {
         cost: u64,
         /// The priority of the request.
         priority: Priority,
+        /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+        flow: Option<FlowId>,
         /// Why the request was shed.
         reason: ShedReason,
         /// Where in the program the request was made.
@@ -64,6 +71,8 @@ pub enum EventKind {
     Denied {
         /// The units of the request.
         cost: u64,
+        /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+        flow: Option<FlowId>,
         /// The decision that the caller received: [which limit denied](Decision::denied_by), and [when to
         /// retry](Decision::retry_after).
         decision: Decision,
@@ -282,6 +291,7 @@ reasons! {
 pub(crate) struct Attempt {
     pub(crate) now: Moment,
     pub(crate) cost: u64,
+    pub(crate) flow: Option<FlowId>,
     pub(crate) requested_in: &'static Location<'static>,
     /// The end of the ban of each limit, if it has banned.
     pub(crate) bans: Vec<Option<Moment>>,
@@ -297,11 +307,13 @@ impl Attempt {
         let Self {
             now,
             cost,
+            flow,
             requested_in,
             ..
         } = self;
         let mut events = vec![EventKind::Denied {
             cost,
+            flow,
             decision: decision.clone(),
             requested_in,
         }];

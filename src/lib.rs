@@ -233,6 +233,7 @@ pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
 pub use event::{EventKind, RefusedReason, ShedReason};
+pub use flow::FlowId;
 pub use group::{GroupAcquire, GroupError, GroupPermit, LimiterGroup};
 pub use keyed::{
     KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, WhenFull,
@@ -245,7 +246,7 @@ pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
 pub use shared::{SharedLimiter, SharedLimiterBuilder};
-pub use snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
+pub use snapshot::{FlowStatus, KeyTotals, LimitStatus, LimiterSnapshot};
 pub use strategy::{
     Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod,
     SlidingWindow, Throttle, TokenBucket, Unit,

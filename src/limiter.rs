@@ -18,7 +18,7 @@ use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::manager::{Awaited, Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::snapshot::{FlowStatus, LimitStatus, LimiterSnapshot};
 use crate::upstream::UpstreamSignal;
 
 /// An async rate limiter and concurrency limiter for one [`Policy`]. Clones share its state.
@@ -400,6 +400,28 @@ impl Limiter {
     #[must_use]
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
+    }
+
+    /// What the [flows](PermitRequest::flow) have now that wait or hold units, at most `max` of them: those with the most requests
+    /// in the queue, the longest first; of equal ones, those whose permits hold the most. All flows are visited under the lock of
+    /// the limiter: a hundred thousand take some milliseconds.
+    ///
+    /// ```
+    /// use tollgate::{FlowId, Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let _permits = (
+    ///     limiter.request().flow("alice").try_acquire()?,
+    ///     limiter.request().cost(3).flow("bob").weight(2).try_acquire()?,
+    /// );
+    /// let flows = limiter.flows(10);
+    /// assert_eq!((flows[0].id, flows[0].in_flight, flows[0].weight), (FlowId::of("bob"), 3, 2));
+    /// assert_eq!((flows[1].id, flows[1].in_flight, flows[1].queued), (FlowId::of("alice"), 1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn flows(&self, max: usize) -> Vec<FlowStatus> {
+        self.manager.flows(max)
     }
 
     /// Replaces the policy while the limiter is in use. The policy has the forms that [`Limiter::new`] takes. Queued requests

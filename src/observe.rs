@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::contain_panic::contain_panic;
 use crate::error::AcquireError;
 use crate::event::EventKind;
+use crate::flow::FlowId;
 use crate::priority::Priority;
 
 /// Receives the events of limiters, and the waits of their requests. One observer may serve any number of limiters, keyed
@@ -244,6 +245,8 @@ pub struct WaitStart<'a> {
     pub cost: u64,
     /// The priority of the request.
     pub priority: Priority,
+    /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+    pub flow: Option<FlowId>,
     /// The longest time that the request waits, if it has a timeout.
     pub timeout: Option<Duration>,
     /// Where in the program the request was made.

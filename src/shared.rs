@@ -26,7 +26,7 @@ use crate::manager::{
 };
 use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
+use crate::snapshot::{FlowStatus, KeyTotals, LimitStatus, LimiterSnapshot};
 use crate::store::{KeyPage, Store};
 use crate::strategy::Moment;
 use crate::upstream::UpstreamSignal;
@@ -430,6 +430,12 @@ impl SharedLimiter {
     #[must_use]
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
+    }
+
+    /// What the flows of the key have in this process. See [`Limiter::flows`].
+    #[must_use]
+    pub fn flows(&self, max: usize) -> Vec<FlowStatus> {
+        self.manager.flows(max)
     }
 
     /// Sums over all keys that this process uses or has used: grants, denials, units in flight and more. Does not call the store.

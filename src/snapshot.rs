@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::flow::FlowId;
 use crate::policy::Limit;
 use crate::strategy::{LimitReport, Moment};
 
@@ -47,6 +48,24 @@ pub struct LimiterSnapshot {
     /// How long until the next request is granted: the front of the queue, or a new one of cost 1 when none waits. `None` when
     /// only a release helps, or the limiter is closed.
     pub next_grant_in: Option<Duration>,
+}
+
+/// What a [flow](crate::PermitRequest::flow) has at one instant. [`Limiter::flows`](crate::Limiter::flows), which has an example,
+/// lists the longest ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowStatus {
+    /// The flow.
+    pub id: FlowId,
+    /// The [parent](crate::PermitRequest::flow_within) of the flow, if it has one.
+    pub parent: Option<FlowId>,
+    /// The [weight](crate::PermitRequest::weight) of the flow: that of its latest request.
+    pub weight: u64,
+    /// Requests of the flow that wait.
+    pub queued: u64,
+    /// Units that the permits of the flow hold. 0 without a [`MaxConcurrency`](crate::MaxConcurrency), since permits of other limits
+    /// hold no place.
+    pub in_flight: u64,
 }
 
 /// Sums over the keys of a limiter: [`KeyedLimiter::totals`](crate::KeyedLimiter::totals), which has an example, and

@@ -25,14 +25,15 @@ macro_rules! flow_setters {
         /// Sets the flow of the requests: see [`PermitRequest::flow`](crate::PermitRequest::flow).
         pub fn flow(self, flow: impl Hash) -> Self {
             let mut $this = self;
-            $options.set_flow(FlowId::of(&flow), None);
+            $options.set_flow(FlowId::of(flow), None);
             $this
         }
 
         /// Sets the flow of the requests, within a parent: see [`PermitRequest::flow_within`](crate::PermitRequest::flow_within).
         pub fn flow_within(self, parent: impl Hash, flow: impl Hash) -> Self {
             let mut $this = self;
-            let (parent, flow) = FlowId::within(&parent, &flow);
+            let parent = FlowId::of_parent(parent);
+            let flow = parent.with(flow);
             $options.set_flow(flow, Some(parent));
             $this
         }

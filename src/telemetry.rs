@@ -12,10 +12,10 @@
 //!
 //! | event | level | message | further fields |
 //! |---|---|---|---|
-//! | `GrantedAfterWait` | debug | granted after a wait | `waited`, `fence`, `cost`, `priority`, `requested_in` |
-//! | `Denied` | debug | denied | `limit`, `retry_after`, `cost`, `requested_in` |
-//! | `TimedOut` | debug | timed out | `waited`, `retry_after`, `cost`, `priority`, `requested_in` |
-//! | `Shed` | debug | shed | `reason`, `cost`, `priority`, `requested_in` |
+//! | `GrantedAfterWait` | debug | granted after a wait | `waited`, `fence`, `cost`, `priority`, `flow`, `requested_in` |
+//! | `Denied` | debug | denied | `limit`, `retry_after`, `cost`, `flow`, `requested_in` |
+//! | `TimedOut` | debug | timed out | `waited`, `retry_after`, `cost`, `priority`, `flow`, `requested_in` |
+//! | `Shed` | debug | shed | `reason`, `cost`, `priority`, `flow`, `requested_in` |
 //! | `LimitMoved` | debug | the limit has moved | `from`, `to` |
 //! | `Banned` | info | banned | `limit_index`, `banned_for`, `requested_in` |
 //! | `Paused` | info | paused | `paused_for`; none until it is resumed |
@@ -33,13 +33,15 @@
 //! | `StoreDown` | warn | the store does not answer | `error` |
 //!
 //! A request that waits has a span `wait` of level debug until it is answered or dropped. The span is a child of the span in
-//! which the request was first polled. Its fields are `limiter`, `key`, `cost`, `priority`, `requested_in`, and at its end
-//! `outcome` (`granted`, `refused` or `cancelled`), `fence` and `error`. A request that does not wait has no span.
+//! which the request was first polled. Its fields are `limiter`, `key`, `cost`, `priority`, `flow`, `requested_in`, and at
+//! its end `outcome` (`granted`, `refused` or `cancelled`), `fence` and `error`. A request that does not wait has no span. The field
+//! `flow` is the [`FlowId`](crate::FlowId) of a request in a flow; other requests do not have it.
 //!
 //! # Numbers for `metrics`
 //!
 //! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets the numbers that only
-//! a snapshot has. Call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
+//! a snapshot has. No label names a key or a [flow](crate::PermitRequest::flow), of which there may be a million;
+//! [`Limiter::flows`](crate::Limiter::flows) lists the longest ones. Call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
 //! its keys. The numbers of a shared limiter are sums over all keys in this process, unless the table says otherwise.
 //!
 //! | metric | kind | labels | by | what it is |

@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 27] = [
+const OPERATIONS: [Operation; 28] = [
     ("acquire", |times| {
         awaited(times, MaxConcurrency::new(PLACES));
     }),
@@ -101,7 +101,11 @@ const OPERATIONS: [Operation; 27] = [
     }),
     ("hand-off", |times| {
         let limiter = limiter(MaxConcurrency::new(8));
-        handed_over(times, move || limiter.acquire());
+        handed_over(times, move |_| limiter.acquire());
+    }),
+    ("hand-off-flows", |times| {
+        let limiter = limiter(MaxConcurrency::new(8));
+        handed_over(times, move |task| limiter.request().flow(task).acquire());
     }),
     ("paced", paced),
     ("layer", |times| {
@@ -128,7 +132,7 @@ const OPERATIONS: [Operation; 27] = [
     }),
     ("tokio-hand-off", |times| {
         let semaphore = Arc::new(Semaphore::new(8));
-        handed_over(times, move || Arc::clone(&semaphore).acquire_owned());
+        handed_over(times, move |_| Arc::clone(&semaphore).acquire_owned());
     }),
 ];
 
@@ -224,18 +228,18 @@ fn awaited(times: u64, policy: impl Into<Policy>) {
     });
 }
 
-/// 64 tasks that each hold a permit across a yield.
-fn handed_over<F, P, E>(times: u64, acquire: impl Fn() -> F + Clone + Send + 'static)
+/// 64 tasks that each hold a permit across a yield. `acquire` gets the number of its task.
+fn handed_over<F, P, E>(times: u64, acquire: impl Fn(u64) -> F + Clone + Send + 'static)
 where
     F: Future<Output = Result<P, E>> + Send,
     P: Send,
     E: std::fmt::Debug,
 {
-    let task = move || {
+    let task = move |number| {
         let acquire = acquire.clone();
         async move {
             for _ in 0..times / TASKS {
-                let permit = acquire().await.expect("a permit");
+                let permit = acquire(number).await.expect("a permit");
                 yield_now().await;
                 drop(permit);
             }
@@ -247,7 +251,7 @@ where
 /// 64 tasks that wait for a rate. Each tick of the timer, a millisecond, grants ten.
 fn paced(times: u64) {
     let limiter = limiter(Throttle::every(Duration::from_micros(100)).burst(10));
-    let task = move || async move {
+    let task = move |_| async move {
         for _ in 0..times / TASKS {
             drop(limiter.acquire().await.expect("a permit"));
         }
@@ -260,8 +264,10 @@ fn paced(times: u64) {
     runtime.block_on(in_tasks(task));
 }
 
-async fn in_tasks<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F) {
-    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task())).collect();
+async fn in_tasks<F: Future<Output = ()> + Send + 'static>(task: impl Fn(u64) -> F) {
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|number| tokio::spawn(task(number)))
+        .collect();
     for task in tasks {
         task.await.expect("the task ran to its end");
     }

@@ -18,6 +18,7 @@ mod decision;
 mod drawing;
 #[cfg(feature = "quanta")]
 mod fast_clock;
+mod flows;
 mod gaps;
 mod heap;
 mod http;
@@ -76,6 +77,7 @@ const WORKLOADS: &[Workload] = &[
     ("W6", waiting::at_a_rate),
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),
+    ("W13", flows::waiting),
     ("W11", http::rows),
     ("W11 wrk", http_server::rows),
     #[cfg(feature = "redis")]

@@ -34,6 +34,7 @@ use crate::core::queue::waiting_line::{Levels, WaitingLine};
 use crate::core::request::{Caller, CostDetails, Costs, FlowPath, Request};
 use crate::overflow::Overflow;
 use crate::priority::Priority;
+use crate::snapshot::FlowStatus;
 use crate::strategy::Moment;
 
 /// The waiters and their order.
@@ -189,11 +190,16 @@ impl Queue {
             line.and_then(WaitingLine::front)
         };
         let in_line = in_line.map(|waiter| waiter.id);
-        let id = match self.flows() {
-            Some(flows) => flows.choose(level, in_line, self.arrivals),
-            None => in_line,
+        let of_flow = self
+            .flows()
+            .and_then(|flows| flows.choose(level, in_line, self.arrivals));
+        let (&Waiter { id, cost, .. }, caller) = match of_flow {
+            Some(chosen) => (&chosen.waiter, chosen.caller),
+            None => {
+                let (waiter, _, caller) = self.find(in_line?)?;
+                (waiter, caller)
+            }
         };
-        let (&Waiter { id, cost, .. }, _, caller) = self.find(id?)?;
         Some(Front { id, cost, caller })
     }
 
@@ -438,7 +444,7 @@ impl Queue {
     #[inline]
     pub(crate) fn remove(&mut self, id: WaiterId) -> Option<Waker> {
         if self.has_flows {
-            return self.remove_among_flows(id);
+            return self.remove_among_flows(id, None);
         }
         let line = self.levels.get_mut(id.level());
         let (Waiter { cost, waker, .. }, deadline) = line.remove(id)?;
@@ -479,6 +485,12 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn has_flows(&self) -> bool {
         self.has_flows
+    }
+
+    /// What some flows have: those with the most requests.
+    pub(crate) fn flow_statuses(&self, max: usize) -> Vec<FlowStatus> {
+        self.flows()
+            .map_or_else(Vec::new, |flows| flows.statuses(max))
     }
 
     /// The flows, which are known from now on.
@@ -527,37 +539,40 @@ impl Queue {
         }
     }
 
+    /// [`Queue::remove`] of a waiter, which is `granted` the permit of this fence that holds so many units, or refused.
     #[cold]
-    fn remove_among_flows(&mut self, id: WaiterId) -> Option<Waker> {
+    fn remove_among_flows(&mut self, id: WaiterId, granted: Option<(u64, u64)>) -> Option<Waker> {
         let level = id.level();
         let (Waiter { cost, waker, .. }, deadline) = if id.is_in_flow() {
-            self.flows_mut()?.remove(id)?
+            self.flows_mut()?.remove(id, granted)?
         } else {
-            self.levels.get_mut(level).remove(id)?
+            let removed = self.levels.get_mut(level).remove(id)?;
+            if granted.is_some()
+                && let Some(flows) = self.flows_mut()
+            {
+                flows.serve_unnamed(removed.0.cost);
+            }
+            removed
         };
-        if self.first_at(level).is_none() {
-            self.occupied &= !(1 << level);
-        }
         if let Some(flows) = self.flows_mut() {
             flows.unreserve(id);
+        }
+        let in_line = self.levels.get(level).and_then(WaitingLine::front);
+        let in_flow = self
+            .flows()
+            .is_some_and(|flows| !flows.waiters().is_empty_at(level));
+        if in_line.is_none() && !in_flow {
+            self.occupied &= !(1 << level);
         }
         self.end_flows();
         self.note_removed(id, cost, deadline);
         Some(waker)
     }
 
-    /// [`Queue::remove`] of a waiter that is granted.
+    /// [`Queue::remove`] of a waiter that is granted a permit, which holds so many units.
     #[cold]
-    fn remove_served(&mut self, id: WaiterId) -> Option<Waker> {
-        let cost = self.cost(id);
-        if let Some(flows) = self.flows_mut() {
-            if id.is_in_flow() {
-                flows.serve(id);
-            } else {
-                flows.serve_unnamed(cost);
-            }
-        }
-        self.remove(id)
+    pub(crate) fn remove_granted(&mut self, id: WaiterId, fence: u64, held: u64) -> Option<Waker> {
+        self.remove_among_flows(id, Some((fence, held)))
     }
 
     /// Records that a new request is granted without a wait.

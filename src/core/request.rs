@@ -108,6 +108,10 @@ impl<'a> Costs<'a> {
         self.details?.flow()
     }
 
+    pub(crate) fn flow_id(self) -> Option<FlowId> {
+        self.details?.flow_id()
+    }
+
     /// The charge to a limit that counts this. `None`: the request does not name the unit.
     pub(crate) fn of(self, counts: Counts) -> Option<u64> {
         match counts {
@@ -145,6 +149,10 @@ impl CostDetails {
             flow: share(self.flow?, self.weight),
             parent: self.parent.map(|id| share(id, self.parent_weight)),
         })
+    }
+
+    pub(crate) fn flow_id(&self) -> Option<FlowId> {
+        self.flow
     }
 
     pub(crate) fn set_flow(&mut self, flow: FlowId, parent: Option<FlowId>) {
@@ -208,6 +216,14 @@ impl Grant {
             claim: Claim::PLACE,
             at: Moment::NEVER,
         }
+    }
+
+    /// The grant of a request with these costs. In a flow, its place is released under the lock.
+    pub(crate) fn counted_if_in_flow(mut self, costs: Costs<'_>) -> Self {
+        if self.claim == Claim::PLACE && costs.flow().is_some() {
+            self.claim = Claim::COUNTED_PLACE;
+        }
+        self
     }
 }
 

@@ -542,6 +542,7 @@ impl Schedule {
         let attempt = Attempt {
             now,
             cost: costs.plain,
+            flow: costs.flow_id(),
             requested_in: caller,
             bans: self.authority.gate().limits().bans(now).collect(),
         };

@@ -214,9 +214,11 @@ impl SessionStep<'_> {
         if prefetched.is_some() || !self.session.fallback.is_active {
             return prefetched;
         }
-        let grant = self.admit_by_fallback(costs, caller);
+        let admitted = self.admit_by_fallback(costs, caller);
         self.probe_store();
-        grant.ok().and_then(Result::ok)
+        let (grant, held) = admitted.ok()?.ok()?;
+        self.waiters.note_held(costs, grant, held);
+        Some(grant)
     }
 
     /// Grants from prefetched units, which exist only for a policy that counts the plain cost alone. `None` if there are too few.
@@ -241,19 +243,19 @@ impl SessionStep<'_> {
         &mut self,
         costs: Costs<'_>,
         caller: Caller,
-    ) -> Result<Result<Grant, Moment>, AcquireError> {
+    ) -> Result<Result<(Grant, u64), Moment>, AcquireError> {
         let StoreSession { fallback, gate, .. } = &mut *self.session;
         fallback.fits(costs)?;
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
         if resumes_at > self.now {
             return Ok(Err(resumes_at));
         }
-        let mut admitted = fallback.admit(self.now, costs, caller, gate);
-        if let (Ok(grant), Some(gate)) = (&mut admitted, &fallback.gate) {
-            let units = gate.limits().units_held_by(costs);
-            self.waiters.note_held(costs, grant, units);
-        }
-        Ok(admitted)
+        let admitted = fallback.admit(self.now, costs, caller, gate);
+        Ok(admitted.map(|grant| {
+            let gate = fallback.gate.as_ref();
+            let held = gate.map_or(0, |gate| gate.limits().units_held_by(costs));
+            (grant.counted_if_in_flow(costs), held)
+        }))
     }
 
     /// Called when a request is decided without the store, to find out whether the store answers again.
@@ -288,7 +290,7 @@ impl SessionStep<'_> {
             return Ok(None);
         };
         self.waiters
-            .note_denial(costs.plain, &denial.0, caller, self.effects);
+            .note_denial(costs, &denial.0, caller, self.effects);
         self.waiters.tell_bans(bans, caller, self.effects);
         Err(denied(denial))
     }

@@ -330,11 +330,12 @@ pub(super) struct IdleKey<'a> {
 impl IdleKey<'_> {
     /// The data for the events of the request, read before the decision.
     #[cold]
-    pub(super) fn attempt(&self, &RequestOptions { cost, caller, .. }: &RequestOptions) -> Attempt {
+    pub(super) fn attempt(&self, options: &RequestOptions) -> Attempt {
         Attempt {
             now: self.now,
-            cost,
-            requested_in: caller,
+            cost: options.cost,
+            flow: options.flow_id(),
+            requested_in: options.caller,
             bans: self.state.bans(self.now).collect(),
         }
     }

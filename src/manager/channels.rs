@@ -123,6 +123,10 @@ impl RequestOptions {
     }
 
     /// Sets the flow of the request, and the parent that it is within.
+    pub(crate) fn flow_id(&self) -> Option<FlowId> {
+        self.details.as_ref()?.flow_id()
+    }
+
     pub(crate) fn set_flow(&mut self, flow: FlowId, parent: Option<FlowId>) {
         self.details_mut().set_flow(flow, parent);
     }

@@ -23,7 +23,7 @@ use crate::manager::parts::{Manager, PerPlan};
 use crate::manager::time::clock::Clock;
 use crate::manager::visit::Visit;
 use crate::policy::Policy;
-use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
+use crate::snapshot::{FlowStatus, KeyTotals, LimitStatus, LimiterSnapshot};
 use crate::strategy::{Moment, StateWords};
 use crate::upstream::UpstreamSignal;
 
@@ -106,6 +106,10 @@ impl Manager {
         let mut snapshot = self.ask(|outlook, now| outlook.snapshot(now));
         snapshot.denied += self.denied_by_word();
         snapshot
+    }
+
+    pub(crate) fn flows(self: &Arc<Self>, max: usize) -> Vec<FlowStatus> {
+        self.ask(|outlook, _| outlook.flows(max))
     }
 
     /// Charges units without a request.

@@ -375,6 +375,7 @@ impl Manager {
             key: None,
             cost,
             priority,
+            flow: options.flow_id(),
             timeout,
             requested_in: caller,
         })

@@ -487,7 +487,11 @@ impl Strategy for PenaltyRule {
     }
 
     fn charge(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        self.raised(self.settled(state, now), now, cost)
+        let settled = self.settled(state, now);
+        if cost == 0 {
+            return settled; // a former policy may have carried over more than the ceiling, which stays
+        }
+        self.raised(settled, now, cost)
     }
 
     fn ready_at(&self, state: PenaltyState, now: Moment, ahead: u64, cost: u64) -> Moment {

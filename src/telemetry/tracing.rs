@@ -70,41 +70,46 @@ impl Observer for TracingObserver {
                 fence,
                 cost,
                 priority,
+                flow,
                 waited,
                 requested_in,
                 ..
             } => report!(
                 DEBUG, "granted after a wait",
-                waited = waited.as_secs_f64(), fence, cost, priority = priority.level(), %requested_in
+                waited = waited.as_secs_f64(), fence, cost, priority = priority.level(), flow = flow.map(display), %requested_in
             ),
             EventKind::Denied {
                 cost,
+                flow,
                 decision,
                 requested_in,
             } => {
                 let limit = decision.denied_by().map(display);
                 let retry_after = decision.retry_after().map(|after| after.as_secs_f64());
-                report!(DEBUG, "denied", limit, retry_after, cost, %requested_in);
+                report!(DEBUG, "denied", limit, retry_after, cost, flow = flow.map(display), %requested_in);
             }
             EventKind::TimedOut {
                 cost,
                 priority,
+                flow,
                 waited,
                 retry_after,
                 requested_in,
             } => {
-                let (waited, priority) = (waited.as_secs_f64(), priority.level());
+                let (waited, priority, flow) =
+                    (waited.as_secs_f64(), priority.level(), flow.map(display));
                 let retry_after = retry_after.map(|after| after.as_secs_f64());
-                report!(DEBUG, "timed out", waited, retry_after, cost, priority, %requested_in);
+                report!(DEBUG, "timed out", waited, retry_after, cost, priority, flow, %requested_in);
             }
             EventKind::Shed {
                 cost,
                 priority,
+                flow,
                 reason,
                 requested_in,
             } => report!(
                 DEBUG, "shed",
-                reason = reason.as_str(), cost, priority = priority.level(), %requested_in
+                reason = reason.as_str(), cost, priority = priority.level(), flow = flow.map(display), %requested_in
             ),
             EventKind::LimitMoved { from, to } => report!(DEBUG, "the limit has moved", from, to),
             EventKind::Banned {
@@ -184,7 +189,7 @@ impl Observer for TracingObserver {
         let span = debug_span!(
             target: "tollgate", "wait",
             limiter = wait.limiter.map(|name| &**name), key = self.key(wait.key), cost = wait.cost,
-            priority = wait.priority.level(), requested_in = display(wait.requested_in), outcome = Empty, fence = Empty, error = Empty
+            priority = wait.priority.level(), flow = wait.flow.map(display), requested_in = display(wait.requested_in), outcome = Empty, fence = Empty, error = Empty
         );
         (!span.is_disabled()).then(|| Box::new(TracedWait(span)) as Box<dyn OpenWait>)
     }

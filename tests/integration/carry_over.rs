@@ -154,3 +154,23 @@ async fn a_replaced_penalty_has_fallen_by_its_own_steps() {
         "half of a step has passed"
     );
 }
+
+/// A fixed bug: a charge of 0 lowered a counter that a former policy had carried over above the ceiling of the new one.
+#[tokio::test(start_paused = true)]
+async fn a_charge_of_nothing_lowers_no_counter() {
+    let retry_after = |charges: bool| {
+        let limiter = limiter(Penalty::new(5, Rate::per_second(1)));
+        limiter.try_acquire_many(2).unwrap().release();
+        limiter.try_acquire_many(5).unwrap_err(); // the counter is at 7
+        let longer = Penalty::new(3, Rate::new(1, secs(30)));
+        limiter.set_policy(longer).unwrap();
+        if charges {
+            limiter.penalize(0);
+        }
+        limiter.check(1).retry_after()
+    };
+    assert_eq!(
+        (retry_after(false), retry_after(true)),
+        (Some(secs(150)), Some(secs(150)))
+    );
+}

@@ -1,6 +1,7 @@
 //! Flows share a limiter fairly: by the units that they hold, then by the units that they were granted, by weight, within a parent.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::common::counting::LIVE;
@@ -9,8 +10,9 @@ use tokio::task::{LocalSet, yield_now};
 use tokio::time::sleep;
 use tollgate::store::MemoryStore;
 use tollgate::{
-    AcquireError, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Overflow, Permit,
-    PermitRequest, Priority, Rate, Reservation, SharedLimiter, TokenBucket, TryAcquireError,
+    AcquireError, EventKind, FlowId, KeyedLimiter, Limiter, LimiterEvent, LimiterGroup,
+    MaxConcurrency, Overflow, Permit, PermitRequest, Priority, Rate, Reservation, SharedLimiter,
+    TokenBucket, TryAcquireError,
 };
 
 /// Joins the queue.
@@ -298,6 +300,123 @@ async fn flows_that_come_and_go_leave_no_memory() {
         round(2_000); // a million flows in all
     }
     assert!(LIVE.get().saturating_sub(before) < 10_000);
+}
+
+/// A value whose hash is that of all others.
+struct Colliding;
+
+impl Hash for Colliding {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_whose_hashes_collide_are_one_flow_and_lose_nothing() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let held = limiter.request().flow(Colliding).try_acquire().unwrap();
+    let waiting = [
+        wait(limiter.request().flow(Colliding).weight(3)),
+        wait(limiter.request().flow_within(Colliding, Colliding)),
+        wait(limiter.request().flow(Colliding)),
+    ];
+    let flows = limiter.flows(10);
+    assert_eq!(
+        flows
+            .iter()
+            .map(|flow| (flow.queued, flow.in_flight))
+            .collect::<Vec<_>>(),
+        [(2, 1), (1, 0)],
+        "a flow and one within a parent do not collide"
+    );
+    drop(held);
+    let released = waiting.map(async |waiting| waiting.await.unwrap().release());
+    futures_util::future::join_all(released).await;
+    assert_eq!((limiter.available(), limiter.flows(10).len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_are_never_settled_nor_returned_hold_up_no_other_flow() {
+    let policy = MaxConcurrency::new(8).ttl(Duration::from_secs(1));
+    let policy = policy.and(TokenBucket::new(Rate::per_second(1_000), 1_000));
+    let limiter = Limiter::new(policy).unwrap();
+    let mut before = 0;
+    for round in 0..100_u64 {
+        for nth in 0..8 {
+            let flow = round * 8 + nth;
+            std::mem::forget(limiter.request().flow(flow).acquire().await.unwrap()); // its reply never comes
+        }
+        let other = limiter
+            .request()
+            .flow("other")
+            .timeout(Duration::from_secs(2));
+        drop(other.acquire().await.unwrap());
+        if round == 10 {
+            before = LIVE.get();
+        }
+    }
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(limiter.snapshot().reclaimed, 800);
+    assert_eq!((limiter.available(), limiter.flows(10).len()), (8, 0));
+    assert!(LIVE.get().saturating_sub(before) < 20_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_list_the_longest_flows_and_no_more() {
+    let limiter = Limiter::new(MaxConcurrency::new(3)).unwrap();
+    let request = |flow: u64| limiter.request().flow_within("all", flow).weight(2);
+    let held = request(7).cost(3).try_acquire().unwrap();
+    let waiting: Vec<_> = (0..50)
+        .flat_map(|flow| (0..=flow % 10).map(move |_| flow))
+        .map(|flow| wait(request(flow)))
+        .collect();
+    let longest = limiter.flows(5);
+    assert_eq!(longest.len(), 5);
+    assert!(longest.iter().all(|flow| flow.queued == 10));
+    let all = limiter.flows(usize::MAX);
+    assert_eq!(all.len(), 50);
+    assert!(all.is_sorted_by(|one, next| one.queued >= next.queued));
+    let seven = all
+        .iter()
+        .find(|flow| flow.id == FlowId::within("all", 7_u64))
+        .unwrap();
+    assert_eq!((seven.queued, seven.in_flight, seven.weight), (8, 3, 2));
+    assert_eq!(seven.parent, Some(FlowId::of_parent("all")));
+    drop((held, waiting));
+    assert_eq!((limiter.flows(5), limiter.flows(0)), (vec![], vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_name_the_flow_of_a_request() {
+    let (sender, events) = std::sync::mpsc::channel();
+    let limiter = Limiter::builder(MaxConcurrency::new(1))
+        .max_queue(1)
+        .observer(move |event: &LimiterEvent<'_>| {
+            let flow = match event.kind {
+                EventKind::GrantedAfterWait { flow, .. }
+                | EventKind::TimedOut { flow, .. }
+                | EventKind::Shed { flow, .. }
+                | EventKind::Denied { flow, .. } => *flow,
+                _ => None,
+            };
+            sender.send((event.kind.clone(), flow)).unwrap();
+        })
+        .build()
+        .unwrap();
+    let of = |flow: &'static str| limiter.request().flow(flow);
+    let held = of("a").try_acquire().unwrap();
+    of("b").try_acquire().unwrap_err();
+    of("c").timeout(ms(1)).acquire().await.unwrap_err();
+    let waiting = wait(of("d"));
+    of("e").acquire().await.unwrap_err();
+    sleep(ms(1)).await;
+    drop(held);
+    drop(waiting.await.unwrap());
+    limiter.try_acquire().unwrap().release();
+    let named: Vec<_> = events.try_iter().map(|(_, flow)| flow).collect();
+    assert_eq!(
+        named,
+        ["b", "c", "e", "d"].map(|flow| Some(FlowId::of(flow)))
+    );
+    assert_eq!(FlowId::of("b").to_string().len(), 16);
 }
 
 /// Requests are given up in every order, under pauses, other policies and a close.

@@ -17,8 +17,10 @@ mod longest;
 mod shares;
 mod turns;
 
+use std::cmp::Reverse;
 use std::collections::btree_set::Range;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::iter::successors;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -27,10 +29,13 @@ use crate::core::arena::{Arena, Index, List};
 use crate::core::queue::waiter::{Waiter, WaiterId};
 use crate::core::request::{Caller, CostDetails, FlowPath, FlowShare};
 use crate::flow::FlowId;
+use crate::snapshot::FlowStatus;
 use crate::strategy::Moment;
 
 use flow_waiters::{FlowWaiter, FlowWaiters};
-use shares::{Flow, LengthEntry, OrderEntry, ROOT, Share, VirtualTime, Within, levels_of, scaled};
+use shares::{
+    Flow, LengthEntry, OrderEntry, ROOT, Rivals, Share, VirtualTime, Within, levels_of, scaled,
+};
 
 pub(super) use turns::FairTurns;
 
@@ -103,6 +108,36 @@ impl Flows {
         self.by_id.is_empty()
     }
 
+    /// The flows that have requests or whose permits hold units, at most `max`: those with the most requests, and of equal ones those
+    /// that hold the most.
+    pub(super) fn statuses(&self, max: usize) -> Vec<FlowStatus> {
+        let mut longest = BinaryHeap::new();
+        let after = |index: &Index| self.flows.after(*index);
+        for index in successors(self.active.front(), after) {
+            if let Some(flow) = self.flows.get(index)
+                && !flow.is_parent()
+            {
+                longest.push(Reverse((flow.len, flow.held, index)));
+                if longest.len() > max {
+                    longest.pop();
+                }
+            }
+        }
+        let statuses = longest.into_sorted_vec().into_iter();
+        statuses
+            .filter_map(|Reverse((.., index))| {
+                let flow = self.flows.get(index)?;
+                Some(FlowStatus {
+                    id: flow.id,
+                    parent: self.flows.get(flow.parent).map(|parent| parent.id),
+                    weight: flow.weight.get().into(),
+                    queued: flow.len.into(),
+                    in_flight: flow.held,
+                })
+            })
+            .collect()
+    }
+
     /// The units that the requests of one flow with the priority of this level ask for.
     pub(super) fn units_of(&self, path: FlowPath, level: usize) -> u64 {
         let flow = self.by_id.get(&path.flow.id);
@@ -139,12 +174,19 @@ impl Flows {
             flow,
             arrival,
         };
-        self.change(flow, 1 << level, |flows| {
+        let push = |flows: &mut Self| {
             if let Some(of_flow) = flows.flows.get_mut(flow) {
                 flows.waiters.push(of_flow.line_mut(level), waiter);
             }
             flows.change_with_parent(flow, &|flow| flow.len += 1);
-        });
+        };
+        let of_flow = self.flows.get(flow);
+        let is_behind_another = of_flow.is_some_and(|flow| flow.occupied >> level & 1 == 1);
+        if is_behind_another && !self.newest_first && self.lengths.is_none() {
+            push(self); // the next request of the flow stays the same
+        } else {
+            self.change(flow, 1 << level, push);
+        }
     }
 
     /// Whether a waiter is in this flow, or without a flow as the path is.
@@ -158,13 +200,22 @@ impl Flows {
         }
     }
 
-    /// Takes a waiter out. `None`, without a change, when it has left.
-    pub(super) fn remove(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
+    /// Takes a waiter out: `granted` the permit of this fence, which holds so many units, or without a grant. `None`, without a
+    /// change, when it has left.
+    pub(super) fn remove(
+        &mut self,
+        id: WaiterId,
+        granted: Option<(u64, u64)>,
+    ) -> Option<(Waiter, Moment)> {
         let flow = self.waiters.flow_of(id)?;
         let removed = self.change(flow, 0, |flows| {
             let line = flows.flows.get_mut(flow)?.line_mut(id.level());
             let removed = flows.waiters.remove(line, id)?;
             flows.change_with_parent(flow, &|flow| flow.len -= 1);
+            if let Some((fence, units)) = granted {
+                flows.note_served(flow, removed.waiter.cost);
+                flows.add_holding(fence, Holding { flow, units });
+            }
             Some(removed)
         })?;
         Some((removed.waiter, removed.deadline))
@@ -173,23 +224,22 @@ impl Flows {
 
 /// Turns.
 impl Flows {
-    /// The waiter that is next of those with the priority of this level. `in_line`: the next one without a flow. `arrivals`: how many
-    /// have come.
+    /// The waiter that is next of those with the priority of this level. `None`: the next one without a flow, which is `in_line`, or
+    /// none at all. `arrivals`: how many have come.
     pub(super) fn choose(
         &self,
         level: usize,
         in_line: Option<WaiterId>,
         arrivals: u64,
-    ) -> Option<WaiterId> {
+    ) -> Option<&FlowWaiter> {
         if let Some(id) = self.reserved(level) {
-            return Some(id);
+            return self.waiters.find(id).filter(|_| id.is_in_flow());
         }
-        let Some((share, waiter)) = self.next(level) else {
-            return in_line;
-        };
-        in_line
-            .filter(|id| self.unnamed_share(id.arrival(arrivals)) < share)
-            .or(Some(waiter.waiter.id))
+        let (share, waiter) = self.next(level)?;
+        let unnamed = in_line.map(|id| self.unnamed_share(id.arrival(arrivals)));
+        unnamed
+            .is_none_or(|unnamed| share < unnamed)
+            .then_some(waiter)
     }
 
     /// The waiter of a flow that is next of those with the priority of this level, and the share that it is chosen by.
@@ -244,15 +294,6 @@ impl Flows {
         self.forget_idle();
     }
 
-    /// Records that this waiter is granted.
-    pub(super) fn serve(&mut self, id: WaiterId) {
-        let Some(waiter) = self.waiters.find(id) else {
-            return;
-        };
-        let (flow, cost) = (waiter.flow, waiter.waiter.cost);
-        self.change(flow, 0, |flows| flows.note_served(flow, cost));
-    }
-
     /// Records that a request of this flow is granted without a wait.
     pub(super) fn serve_at_once(&mut self, path: FlowPath, cost: u64) {
         let flow = self.join(path);
@@ -292,10 +333,17 @@ impl Flows {
         // The weight of a flow is that of its latest request, which may still wait.
         let flow = self.waiting_flow(path).unwrap_or_else(|| self.join(path));
         self.change(flow, 0, |flows| {
-            flows.change_with_parent(flow, &|flow| flow.held = flow.held.saturating_add(units));
+            flows.add_holding(fence, Holding { flow, units });
         });
-        self.held = self.held.saturating_add(units);
-        self.holdings.insert(fence, Holding { flow, units });
+    }
+
+    fn add_holding(&mut self, fence: u64, holding: Holding) {
+        let Holding { flow, units } = holding;
+        if units > 0 {
+            self.change_with_parent(flow, &|flow| flow.held = flow.held.saturating_add(units));
+            self.held = self.held.saturating_add(units);
+            self.holdings.insert(fence, holding);
+        }
     }
 
     /// Records that the permit of this fence holds nothing any more. It may be of no flow.
@@ -333,14 +381,20 @@ impl Flows {
 
     /// The first of the flows of one parent.
     fn first_in(&self, parent: Index, level: usize) -> Option<&OrderEntry> {
+        let rivals = Rivals::new(parent, level);
+        // A search takes several times as long.
+        let first = self.order.first()?;
+        if first.rivals >= rivals {
+            return Some(first).filter(|first| first.rivals == rivals);
+        }
         self.entries(parent, level).next()
     }
 
     /// The flows of one parent that have a request of this priority, in order.
     fn entries(&self, parent: Index, level: usize) -> Range<'_, OrderEntry> {
-        let at = |level: usize| OrderEntry {
-            parent,
-            level: level as u8,
+        let rivals = Rivals::new(parent, level);
+        let first_of = |rivals: Rivals| OrderEntry {
+            rivals,
             share: Share {
                 held: 0,
                 served: 0,
@@ -348,7 +402,7 @@ impl Flows {
             },
             flow: Index::new(0),
         };
-        self.order.range(at(level)..at(level + 1))
+        self.order.range(first_of(rivals)..first_of(rivals.next()))
     }
 
     fn entry(&self, index: Index, level: usize) -> Option<OrderEntry> {
@@ -359,8 +413,7 @@ impl Flows {
             self.rank(self.next_of(index, level)?.arrival)
         };
         Some(OrderEntry {
-            parent: flow.parent,
-            level: level as u8,
+            rivals: Rivals::new(flow.parent, level),
             share: Share {
                 held: flow.charge(flow.held),
                 served: flow.served,
@@ -408,6 +461,12 @@ impl Flows {
     /// first request.
     fn reorder<R>(&mut self, index: Index, levels: u16, change: impl FnOnce(&mut Self) -> R) -> R {
         let parent = self.parent_of(index);
+        if parent == ROOT {
+            let before = self.take_out(index);
+            let result = change(self);
+            self.put_in(index, before | levels);
+            return result;
+        }
         let of_parent = self.take_out(parent);
         let of_flow = self.take_out(index);
         let result = change(self);

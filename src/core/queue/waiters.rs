@@ -11,7 +11,7 @@ use crate::core::effects::Effects;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::untaken_answers::{Answer, UntakenAnswers};
 use crate::core::queue::waiter::WaiterId;
-use crate::core::request::{Caller, Claim, Costs, Grant, Refused, Request};
+use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::event::{EventKind, ShedReason, permit_id};
@@ -226,14 +226,11 @@ impl Waiters {
         self.queue.push(request, waker, slot)
     }
 
-    /// Records that a grant holds this many units for the flow of its request, which is released under the lock.
+    /// Records that a new request is granted a permit, which holds this many units.
     #[cold]
-    pub(crate) fn note_held(&mut self, costs: Costs<'_>, grant: &mut Grant, units: u64) {
+    pub(crate) fn note_held(&mut self, costs: Costs<'_>, grant: Grant, units: u64) {
         if let Some(path) = costs.flow() {
             self.queue.hold(path, grant.fence, units);
-            if grant.claim == Claim::PLACE {
-                grant.claim = Claim::COUNTED_PLACE;
-            }
         }
     }
 
@@ -245,20 +242,26 @@ impl Waiters {
         }
     }
 
-    /// Gives a waiter its grant, and reports that.
+    /// Gives a waiter its grant, which holds so many units for its flow, and reports that.
     #[inline(always)]
-    pub(crate) fn grant(&mut self, now: Moment, id: WaiterId, grant: Grant, effects: &mut Effects) {
+    pub(crate) fn grant(
+        &mut self,
+        now: Moment,
+        id: WaiterId,
+        (grant, held): (Grant, u64),
+        effects: &mut Effects,
+    ) {
         if self.queue.knows_arrivals() {
             self.tell_grant(now, id, grant.fence, effects);
         }
-        effects.wake(self.deliver(id, grant));
+        effects.wake(self.deliver(id, grant, held));
     }
 
-    /// Gives a waiter its grant; its waker is to be woken outside every lock.
+    /// Gives a waiter its grant, which holds so many units for its flow. Its waker is to be woken outside every lock.
     #[inline(always)]
-    pub(crate) fn deliver(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
+    pub(crate) fn deliver(&mut self, id: WaiterId, grant: Grant, held: u64) -> Option<Waker> {
         let waker = if self.queue.has_flows() {
-            self.queue.remove_served(id)?
+            self.queue.remove_granted(id, grant.fence, held)?
         } else {
             self.queue.remove(id)?
         };
@@ -318,6 +321,7 @@ impl Waiters {
         self.tell(effects, || EventKind::Shed {
             cost: request.costs.plain,
             priority: request.priority,
+            flow: request.costs.flow_id(),
             reason,
             requested_in: request.caller,
         });
@@ -334,14 +338,16 @@ impl Waiters {
     /// Reports that a waiter is granted this fence. A request that is granted in the call that enqueued it has not waited.
     #[cold]
     fn tell_grant(&mut self, now: Moment, id: WaiterId, fence: u64, effects: &mut Effects) {
+        let details = self.queue.cost_details(id);
         if let Some(came_at) = self.queue.take_arrival(id)
-            && let Some(request) = self.queue.request(id, &None)
+            && let Some(request) = self.queue.request(id, &details)
         {
             effects.tell(EventKind::GrantedAfterWait {
                 id: permit_id(0, fence),
                 fence,
                 cost: request.costs.plain,
                 priority: request.priority,
+                flow: request.costs.flow_id(),
                 waited: now.duration_since(came_at),
                 requested_in: request.caller,
             });
@@ -364,6 +370,7 @@ impl Waiters {
         self.tell(effects, || EventKind::TimedOut {
             cost: request.costs.plain,
             priority: request.priority,
+            flow: request.costs.flow_id(),
             waited,
             retry_after,
             requested_in: request.caller,
@@ -373,14 +380,15 @@ impl Waiters {
     /// Records that a request to a store was denied, which does not wait for its turn.
     pub(crate) fn note_denial(
         &mut self,
-        cost: u64,
+        costs: Costs<'_>,
         decision: &Decision,
         caller: Caller,
         effects: &mut Effects,
     ) {
         self.counts_mut().denied += 1;
         self.tell(effects, || EventKind::Denied {
-            cost,
+            cost: costs.plain,
+            flow: costs.flow_id(),
             decision: decision.clone(),
             requested_in: caller,
         });

@@ -73,7 +73,15 @@ impl Authority {
         effects: &mut Effects,
     ) -> Option<Grant> {
         match self {
-            Self::Local(gate) => admit_front(gate, waiters, now, costs, caller).ok(),
+            Self::Local(gate) => {
+                let grant = admit_front(gate, waiters, now, costs, caller).ok()?;
+                if costs.details.is_some() {
+                    let (grant, held) = note_details(gate, waiters, now, costs, grant);
+                    waiters.note_held(costs, grant, held);
+                    return Some(grant);
+                }
+                Some(grant)
+            }
             Self::Store(session) => session.step(now, waiters, effects).admit(costs, caller),
         }
     }
@@ -257,31 +265,34 @@ fn admit_front(
     }
     let grant = gate.admit(now, costs, caller)?;
     waiters.note_grant(now, costs.plain);
-    if costs.details.is_some() {
-        return Ok(note_details(gate, waiters, now, costs, grant));
-    }
     Ok(grant)
 }
 
-/// Keeps what the request asked for besides the grant, and what its flow holds.
+/// Keeps what the request asked for besides the grant. Returns the grant, and the units that it holds for its flow.
 #[cold]
 fn note_details(
     gate: &Gate,
     waiters: &mut Waiters,
     now: Moment,
     costs: Costs<'_>,
-    mut grant: Grant,
-) -> Grant {
+    grant: Grant,
+) -> (Grant, u64) {
     if costs.explained() {
         let limits = gate.limits().statuses(now);
         waiters.untaken.explain(grant.fence, limits);
     }
-    waiters.note_held(costs, &mut grant, gate.limits().units_held_by(costs));
-    grant
+    (
+        grant.counted_if_in_flow(costs),
+        gate.limits().units_held_by(costs),
+    )
 }
 
 fn reserve_front(gate: &Gate, waiters: &mut Waiters, now: Moment) {
-    if let Some(front) = next_waiter::<true>(gate, waiters) {
+    waiters.queue.set_in_flight(gate.in_flight());
+    if !gate.limits().have_room_for_one(now, Costs::plain(1)) {
+        return; // whichever request is the front
+    }
+    if let Some(front) = waiters.queue.front() {
         let details = waiters.queue.cost_details(front.id);
         let costs = Costs::new(front.cost, &details);
         let is_held_back = waiters.resumes_at(now, costs.plain) > now;
@@ -324,6 +335,7 @@ fn serve_waiters<const SHARES: bool>(
             admit_with_details(gate, waiters, now, front)
         } else {
             admit_front(gate, waiters, now, Costs::plain(front.cost), front.caller)
+                .map(|grant| (grant, 0))
         };
         match admitted {
             Ok(grant) => {
@@ -362,8 +374,9 @@ fn admit_with_details(
     waiters: &mut Waiters,
     now: Moment,
     front: Front,
-) -> Result<Grant, Moment> {
+) -> Result<(Grant, u64), Moment> {
     let details = waiters.queue.cost_details(front.id);
     let costs = Costs::new(front.cost, &details);
-    admit_front(gate, waiters, now, costs, front.caller)
+    let grant = admit_front(gate, waiters, now, costs, front.caller)?;
+    Ok(note_details(gate, waiters, now, costs, grant))
 }

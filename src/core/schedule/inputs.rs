@@ -71,7 +71,7 @@ impl Schedule {
             return None;
         }
         let fence = self.authority.gate_mut().pass_on()?;
-        self.waiters.deliver(front.id, Grant::of_place(fence))
+        self.waiters.deliver(front.id, Grant::of_place(fence), 0)
     }
 
     /// [`Schedule::release`], and serves the waiters as far as the gate admits them.

@@ -13,7 +13,7 @@ use crate::core::request::{CostDetails, Costs, Refused, RefusedRequest, Request}
 use crate::decision::Decision;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
-use crate::snapshot::{KeyTotals, LimiterSnapshot};
+use crate::snapshot::{FlowStatus, KeyTotals, LimiterSnapshot};
 use crate::strategy::Moment;
 
 /// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
@@ -107,6 +107,11 @@ impl<'a> Outlook<'a> {
             granted: self.gate().granted(),
             ..self.waiters.counts()
         }
+    }
+
+    /// What some flows have: those with the most requests.
+    pub(crate) fn flows(self, max: usize) -> Vec<FlowStatus> {
+        self.waiters.queue.flow_statuses(max)
     }
 
     /// The numbers of the limiter.

@@ -41,7 +41,8 @@ impl SessionStep<'_> {
             && let Some(front) = self.waiters.queue.front()
             && let Some(grant) = self.grant_prefetched(front.cost, front.caller)
         {
-            self.waiters.grant(self.now, front.id, grant, self.effects);
+            self.waiters
+                .grant(self.now, front.id, (grant, 0), self.effects);
         }
     }
 
@@ -400,16 +401,17 @@ impl SessionStep<'_> {
         let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &details) else {
             return false;
         };
-        let mut grant = self.session.record(self.now, costs, by_store, caller);
-        let units = self.session.gate.limits().units_held_by(costs);
-        self.waiters.note_held(costs, &mut grant, units);
+        let grant = self.session.record(self.now, costs, by_store, caller);
+        let grant = grant.counted_if_in_flow(costs);
+        let held = self.session.gate.limits().units_held_by(costs);
         if costs.explained()
             && let Some(reply) = reply
         {
             let limits = self.outlook().peeked_limits(reply);
             self.waiters.untaken.explain(grant.fence, limits);
         }
-        self.waiters.grant(self.now, id, grant, self.effects);
+        self.waiters
+            .grant(self.now, id, (grant, held), self.effects);
         true
     }
 
@@ -494,7 +496,7 @@ impl SessionStep<'_> {
         let bans = self.session.fallback.note_denial(self.now, costs);
         let denial = denial.unwrap_or_else(|| self.outlook().known_denial(ahead, costs));
         self.waiters
-            .note_denial(costs.plain, &denial.0, caller, self.effects);
+            .note_denial(costs, &denial.0, caller, self.effects);
         self.waiters.tell_bans(bans, caller, self.effects);
         self.waiters.refuse(id, denied(denial), self.effects);
         Some(caller)
@@ -556,7 +558,7 @@ impl SessionStep<'_> {
                     claim: Claim::NONE,
                     at: self.now,
                 };
-                self.waiters.grant(self.now, id, grant, self.effects);
+                self.waiters.grant(self.now, id, (grant, 0), self.effects);
             }
             OnStoreDown::Deny => {
                 let denial = self.outlook().unknown_denial(true);

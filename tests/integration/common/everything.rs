@@ -105,13 +105,14 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
     let jobs = limiter("1 concurrent ttl 50ms".parse().unwrap());
+    let of_flow = || jobs.request().flow("a");
     let held = jobs.acquire().await.unwrap();
-    let waiting = queued(jobs.acquire());
-    assert!(jobs.acquire().await.is_err(), "shed");
-    assert!(jobs.try_acquire().is_err());
+    let waiting = queued(of_flow().acquire());
+    assert!(of_flow().acquire().await.is_err(), "shed");
+    assert!(of_flow().try_acquire().is_err());
     drop(held);
     let held = waiting.await.unwrap();
-    assert!(jobs.request().timeout(ms(10)).acquire().await.is_err());
+    assert!(of_flow().timeout(ms(10)).acquire().await.is_err());
     drop(queued(jobs.acquire())); // cancelled
     sleep(ms(60)).await;
     assert!(!held.is_live());

@@ -28,8 +28,15 @@ pub(crate) struct FlowWaiters {
     waiters: Arena<FlowWaiter>,
     /// By priority, then in arrival order.
     by_arrival: BTreeMap<u64, Index>,
-    /// The units that the waiters of each priority request.
-    units: [u64; Priority::LEVELS],
+    /// By priority.
+    sums: [LevelSum; Priority::LEVELS],
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct LevelSum {
+    waiters: u32,
+    /// The units that they request.
+    units: u64,
 }
 
 impl FlowWaiters {
@@ -37,7 +44,7 @@ impl FlowWaiters {
         Self {
             waiters: Arena::new(),
             by_arrival: BTreeMap::new(),
-            units: [0; Priority::LEVELS],
+            sums: [LevelSum::default(); Priority::LEVELS],
         }
     }
 
@@ -48,15 +55,21 @@ impl FlowWaiters {
     /// The units that the waiters with the priority of this level request. The sum of huge costs saturates, so after some leave it may
     /// be too low.
     pub(crate) fn units_at(&self, level: usize) -> u64 {
-        self.units[level]
+        self.sums[level].units
+    }
+
+    /// Whether no waiter has the priority of this level.
+    pub(crate) fn is_empty_at(&self, level: usize) -> bool {
+        self.sums[level].waiters == 0
     }
 
     /// Adds a waiter as the last one of the line of its flow and priority.
     pub(super) fn push(&mut self, line: &mut Line, waiter: FlowWaiter) {
         let Waiter { id, cost, .. } = waiter.waiter;
         line.units = line.units.saturating_add(cost);
-        let units = &mut self.units[id.level()];
-        *units = units.saturating_add(cost);
+        let sum = &mut self.sums[id.level()];
+        sum.waiters += 1;
+        sum.units = sum.units.saturating_add(cost);
         let index = self.waiters.insert_back(&mut line.waiters, waiter);
         self.by_arrival.insert(id.by_level(), index);
     }
@@ -74,7 +87,9 @@ impl FlowWaiters {
             }
         };
         line.units = less(line.units, line.waiters.front().is_none());
-        self.units[id.level()] = less(self.units[id.level()], self.first(id.level()).is_none());
+        let sum = &mut self.sums[id.level()];
+        sum.waiters -= 1;
+        sum.units = less(sum.units, sum.waiters == 0);
         Some(removed)
     }
 

@@ -19,13 +19,29 @@ pub(crate) struct Share {
     pub(super) rank: u64,
 }
 
-/// A flow that has a request of some priority, among those of the same parent.
+/// A flow that has a request of some priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OrderEntry {
-    pub(super) parent: Index,
-    pub(super) level: u8,
+    pub(super) rivals: Rivals,
     pub(super) share: Share,
     pub(super) flow: Index,
+}
+
+/// The flows of one parent that have a request of one priority. In order, those without a parent come first, the highest priority
+/// before the others, so that the flow that is next is the first of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rivals(u64);
+
+impl Rivals {
+    pub(super) fn new(parent: Index, level: usize) -> Self {
+        let parent = parent.number().wrapping_sub(ROOT.number());
+        Self(u64::from(parent) << 32 | (Priority::LEVELS - 1 - level) as u64)
+    }
+
+    /// The ones after these.
+    pub(super) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
 }
 
 /// How many requests of a flow wait, among the flows of the same parent: the last one is the longest.
@@ -99,7 +115,12 @@ impl VirtualTime {
 
 /// Units divided by a weight, to compare shares.
 pub(super) fn scaled(units: u64, weight: u32) -> u128 {
-    (u128::from(units) << 32) / u128::from(weight)
+    match u32::try_from(units) {
+        _ if weight == 1 => u128::from(units) << 32,
+        // A division of 128 bits takes several times as long.
+        Ok(units) => u128::from((u64::from(units) << 32) / u64::from(weight)),
+        Err(_) => (u128::from(units) << 32) / u128::from(weight),
+    }
 }
 
 impl Line {
@@ -164,6 +185,9 @@ impl Flow {
     }
 }
 
-pub(super) fn levels_of(occupied: u16) -> impl DoubleEndedIterator<Item = usize> {
-    (0..Priority::LEVELS).filter(move |level| occupied >> level & 1 == 1)
+pub(super) fn levels_of(occupied: u16) -> impl Iterator<Item = usize> {
+    let without_lowest = |levels: u16| levels & levels.wrapping_sub(1);
+    std::iter::successors(Some(occupied), move |levels| Some(without_lowest(*levels)))
+        .take_while(|levels| *levels != 0)
+        .map(|levels| levels.trailing_zeros() as usize)
 }

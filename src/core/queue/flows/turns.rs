@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 
 use super::Flows;
-use super::shares::{OrderEntry, ROOT, Share, VirtualTime, scaled};
+use super::shares::{OrderEntry, ROOT, Rivals, Share, VirtualTime, scaled};
 use crate::core::arena::Index;
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{FlowPath, FlowShare};
@@ -330,12 +330,11 @@ impl<'a> FairTurns<'a> {
             };
             arrival.map(|arrival| self.flows.rank(arrival))
         };
-        let level = self.level as u8;
+        let level = self.level;
         let flow = self.imagine(index);
         let (parent, former) = (flow.parent, flow.entry.take());
         let entry = rank.map(|rank| OrderEntry {
-            parent,
-            level,
+            rivals: Rivals::new(parent, level),
             share: Share {
                 held: scaled(flow.held, flow.weight),
                 served: flow.served,

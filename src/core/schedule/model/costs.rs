@@ -53,9 +53,10 @@ impl Cost {
             let weight_of = |weight: u64| NonZeroU32::new(weight as u32).unwrap();
             details.set_weight(weight_of(weight));
             match parent {
-                None => details.set_flow(FlowId::of(&name), None),
+                None => details.set_flow(FlowId::of(name), None),
                 Some((parent, of_parent)) => {
-                    let (parent, flow) = FlowId::within(&parent, &name);
+                    let parent = FlowId::of_parent(parent);
+                    let flow = parent.with(name);
                     details.set_flow(flow, Some(parent));
                     details.set_parent_weight(weight_of(of_parent));
                 }
