@@ -199,6 +199,21 @@ pub enum EventKind {
         /// Where in the program the stream was throttled.
         requested_in: &'static Location<'static>,
     },
+    /// An [HTTP layer](crate::http::LimitLayer::shadow) in shadow mode let a request through that it would have refused. For a key that
+    /// is unknown, as in [`EventKind::Refused`].
+    #[non_exhaustive]
+    WouldRefuse {
+        /// The units of the request.
+        cost: u64,
+        /// The [flow](crate::PermitRequest::flow) of the request, if it has one.
+        flow: Option<FlowId>,
+        /// The status of the response that the client would have got: 429, 503, 403, 413 or 500.
+        status: u16,
+        /// Why it would have been refused, for operators of the server.
+        error: String,
+        /// Where in the program the layer was made.
+        requested_in: &'static Location<'static>,
+    },
     /// An [HTTP layer](crate::http::LimitLayer) refused a request, and no other event reports it: its limiter was not asked, or
     /// could not decide.
     ///

@@ -57,19 +57,17 @@
 //!
 //! # The order of layers
 //!
-//! A request goes through the outermost layer first. The outer layers count a request even if an inner layer refuses it. From the
-//! outside in:
+//! A request goes through the outermost layer first. If an inner layer refuses a request, the outer ones
+//! [refund](LimitLayer#stacked-layers) it. From the outside in:
 //!
 //! 1. CORS, if pages of other origins read the fields: this layer exposes them, and answers preflight requests, so that they are
 //!    not counted.
 //! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches no other layer,
 //!    and failed logins in inner layers are charged.
 //! 3. The capacity of the server, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may
-//!    [adapt](crate::Adapt). This layer comes before authentication, which takes capacity, too. Let it
-//!    [ignore](LimitLayer::classify) the 429 of inner layers.
+//!    [adapt](crate::Adapt). This layer comes before authentication, which takes capacity, too.
 //! 4. Authentication, which puts the user into the extensions of the request.
-//! 5. A stricter limit for expensive routes. This layer comes before the plan, which then does not count the requests that are
-//!    refused here.
+//! 5. A stricter limit for expensive routes.
 //! 6. The limit of the user's plan, keyed [by](LimitLayer::by) that extension.
 //!
 //! In axum's `Router` the layer that is added last is the outermost; in tower's `ServiceBuilder` it is the layer that is added first. Give
@@ -81,6 +79,7 @@
 //! has the layers of this order in two processes that share the limits of the users, `examples/reqwest_layer.rs` an [`OutboundLayer`]
 //! around reqwest, and `examples/dashboard` live charts of limiters.
 
+mod actual_cost;
 mod admission;
 mod answer;
 mod body;
@@ -90,8 +89,11 @@ mod grpc;
 mod identity;
 mod layer;
 mod outbound;
+mod service;
+mod terms;
 mod upstream;
 
+pub use actual_cost::ActualCost;
 pub use admission::{Admits, ChosenLimiter, StoreKey};
 pub use answer::Refusal;
 pub use body::{LimitBody, PermitBody};
@@ -101,9 +103,10 @@ pub use identity::{
     ClientAddress, FoundKey, HeaderKey, Identifies, Identity, KeyedBy, KeyedByFuture, NoIdentity,
     NoKey, OrShared,
 };
-pub use layer::{LimitFuture, LimitLayer, LimitService};
+pub use layer::LimitLayer;
 pub use outbound::{
     ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
     OutboundRetry, OutboundService, Retry,
 };
+pub use service::{LimitFuture, LimitService};
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

@@ -96,6 +96,7 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
 /// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
 /// | [`StreamEnded`](EventKind::StreamEnded) | a `throttled` stream ends before its source | the error |
+/// | [`WouldRefuse`](EventKind::WouldRefuse) | a layer of HTTP in [shadow mode](crate::http::LimitLayer::shadow) serves a request that it would refuse | with which status, and why |
 /// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
 ///
 /// A grant without a wait causes no event, so that it needs no lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts it. An

@@ -482,14 +482,22 @@ impl Permit {
         actual
             .into_iter()
             .for_each(|(unit, cost)| units.set(Unit::new(unit), cost));
-        self.settle_as(Actual::Units(&units))
+        self.settle_as(Actual::Costs {
+            plain: None,
+            units: &units,
+        })
     }
 
-    fn settle_as(mut self, actual: Actual<'_>) -> bool {
+    fn settle_as(self, actual: Actual<'_>) -> bool {
+        self.end(actual, None)
+    }
+
+    /// [Settles](Permit::settle), and [reports](Permit::report) the outcome, if it is known.
+    pub(crate) fn end(mut self, actual: Actual<'_>, outcome: Option<Outcome>) -> bool {
         self.take_limiter().is_some_and(|manager| {
             manager
                 .release_channel()
-                .settle(self.grant, self.cost, actual)
+                .settle(self.grant, self.cost, actual, outcome)
         })
     }
 

@@ -126,6 +126,18 @@ pub struct LimitStatus {
 }
 
 impl LimitStatus {
+    /// The status after the limit has got units back.
+    #[cfg(feature = "http")]
+    pub(crate) fn refund(&mut self, units: u64) {
+        self.remaining = self.remaining.saturating_add(units).min(self.capacity);
+        if self.remaining > 0 {
+            self.available_after = Duration::ZERO;
+        }
+        if self.remaining == self.capacity {
+            self.reset_after = Duration::ZERO;
+        }
+    }
+
     /// `report` must be for a cost of 1.
     pub(crate) fn new(limit: Limit, capacity: u64, report: LimitReport, now: Moment) -> Self {
         let LimitReport {

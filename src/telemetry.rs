@@ -16,6 +16,7 @@
 //! | `Denied` | debug | denied | `limit`, `retry_after`, `cost`, `flow`, `requested_in` |
 //! | `TimedOut` | debug | timed out | `waited`, `retry_after`, `cost`, `priority`, `flow`, `requested_in` |
 //! | `Shed` | debug | shed | `reason`, `cost`, `priority`, `flow`, `requested_in` |
+//! | `WouldRefuse` | debug | would refuse a request | `status`, `error`, `cost`, `flow`, `requested_in` |
 //! | `LimitMoved` | debug | the limit has moved | `from`, `to` |
 //! | `Banned` | info | banned | `limit_index`, `banned_for`, `requested_in` |
 //! | `Paused` | info | paused | `paused_for`; none until it is resumed |
@@ -69,6 +70,7 @@
 //! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys that a keyed limiter forgot before they were reset |
 //! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests with a new key that a keyed limiter refused |
 //! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that an HTTP layer refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
+//! | `tollgate_would_refuse_total` | counter | `limiter`, `status` | observer | requests that an HTTP layer in shadow mode served and would have refused with this status |
 //! | `tollgate_streams_ended_total` | counter | `limiter` | observer | `throttled` streams that ended before their source |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store of a shared limiter went down |
 //!

@@ -17,10 +17,10 @@ use crate::core::gate::forecast::Reclaim;
 use crate::core::gate::lease::{Lease, Leases};
 use crate::core::gate::limit_state::{InFlight, LimitState, Measure};
 use crate::core::gate::plan::Plan;
-use crate::core::request::{Actual, Caller, Claim, CostDetails, Costs, Grant};
+use crate::core::request::{Actual, Caller, Claim, CostDetails, Costs, Grant, WorkReport};
 use crate::core::word::PackedRateHistory;
 use crate::core::word::packed_rate::{MAX_PLACES, WordContents, WordValue};
-use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
+use crate::strategy::{Counts, Moment, Sample, StateWords};
 
 use limits::Limits;
 
@@ -399,9 +399,13 @@ impl Gate {
         grant: Grant,
         cost: u64,
         actual: Actual<'_>,
+        report: Option<WorkReport>,
     ) -> Option<()> {
         let details = self.cost_details(grant.fence).cloned();
         self.release_live(now, grant, cost)?;
+        if let Some(report) = report {
+            self.learn(now, grant, Costs::new(cost, &details), report);
+        }
         let settled = actual.of(Counts::Cost, cost);
         if settled < cost && self.refund_on_line(now, grant, cost - settled).is_some() {
             return Some(());
@@ -416,19 +420,22 @@ impl Gate {
 
     /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
     ///
-    /// A limit that was added after the grant ignores the report. `rtt_nanos` is the time since the grant, if both were read from
-    /// the same clock.
+    /// A limit that was added after the grant ignores the report.
     pub(crate) fn report(
         &mut self,
         now: Moment,
         grant: Grant,
         cost: u64,
-        rtt_nanos: Option<u64>,
-        outcome: Outcome,
+        report: WorkReport,
     ) -> Option<()> {
         let details = self.cost_details(grant.fence).cloned();
-        let costs = Costs::new(cost, &details);
         self.release_live(now, grant, cost)?;
+        self.learn(now, grant, Costs::new(cost, &details), report);
+        Some(())
+    }
+
+    fn learn(&mut self, now: Moment, grant: Grant, costs: Costs<'_>, report: WorkReport) {
+        let WorkReport { outcome, rtt_nanos } = report;
         let latest_fence = self.fence;
         let sample = |cost, in_flight| Sample {
             outcome,
@@ -439,7 +446,6 @@ impl Gate {
             latest_fence,
         };
         self.limits.learn(now, grant.fence, costs, sample);
-        Some(())
     }
 }
 

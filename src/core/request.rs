@@ -10,7 +10,7 @@ use crate::flow::FlowId;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::snapshot::LimitStatus;
-use crate::strategy::{Counts, Moment, Unit};
+use crate::strategy::{Counts, Moment, Outcome, Unit};
 
 /// The line of the program that requests a permit.
 pub(crate) type Caller = &'static Location<'static>;
@@ -70,8 +70,26 @@ pub(crate) enum Actual<'a> {
     Nothing,
     /// The plain cost. The cost in units was as estimated.
     Cost(u64),
-    /// The cost in these units. The plain cost and the cost in other units were as estimated.
-    Units(&'a CostDetails),
+    /// The cost in these units, and the plain cost, if it is known. What is not known was as estimated.
+    Costs {
+        plain: Option<u64>,
+        units: &'a CostDetails,
+    },
+}
+
+/// How the work of a permit went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkReport {
+    pub(crate) outcome: Outcome,
+    /// The time since the grant, if both were read from the same clock.
+    pub(crate) rtt_nanos: Option<u64>,
+}
+
+impl WorkReport {
+    pub(crate) fn new(outcome: Outcome, grant: Grant, now: Moment) -> Self {
+        let rtt_nanos = grant.at.known().map(|at| now.since(at));
+        Self { outcome, rtt_nanos }
+    }
 }
 
 impl<'a> Costs<'a> {
@@ -133,6 +151,12 @@ impl CostDetails {
         one_of_each
     }
 
+    /// The costs by unit.
+    #[cfg(feature = "http")]
+    pub(crate) fn units(&self) -> &[(Unit, u64)] {
+        &self.costs
+    }
+
     pub(crate) fn get(&self, unit: Unit) -> Option<u64> {
         self.costs
             .iter()
@@ -187,7 +211,8 @@ impl Actual<'_> {
         match (self, counts) {
             (Self::Nothing, _) => 0,
             (Self::Cost(actual), Counts::Cost) => actual,
-            (Self::Units(units), Counts::Unit(unit)) => units.get(unit).unwrap_or(estimate),
+            (Self::Costs { plain, .. }, Counts::Cost) => plain.unwrap_or(estimate),
+            (Self::Costs { units, .. }, Counts::Unit(unit)) => units.get(unit).unwrap_or(estimate),
             _ => estimate,
         }
     }

@@ -26,7 +26,7 @@ use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::gate::plan::{BegunBan, Plan};
 use crate::core::queue::Waiters;
-use crate::core::request::{Actual, Caller, Claim, Costs, Grant, Refused, Request};
+use crate::core::request::{Actual, Caller, Claim, Costs, Grant, Refused, Request, WorkReport};
 use crate::error::AcquireError;
 use crate::exchange::{OnStoreDown, Scope, Settlement};
 use crate::policy::Limit;
@@ -423,10 +423,11 @@ impl StoreSession {
         grant: Grant,
         cost: u64,
         actual: Actual<'_>,
+        report: Option<WorkReport>,
     ) -> Option<()> {
         let Grant { fence, claim, .. } = grant;
         if let Some(gate) = self.fallback_of(fence, claim) {
-            return gate.settle(now, grant, cost, actual);
+            return gate.settle(now, grant, cost, actual, report);
         }
         let is_held = claim.holds(); // else another permit may have this fence
         let details = self.gate.cost_details(fence).filter(|_| is_held).cloned();

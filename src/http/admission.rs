@@ -14,6 +14,7 @@ use crate::error::TryAcquireError;
 use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
 use crate::limiter::{Handle, Limiter};
+use crate::manager::RequestOptions;
 use crate::permit::Permit;
 use crate::shared::SharedLimiter;
 use crate::snapshot::LimitStatus;
@@ -33,7 +34,7 @@ impl<K, L: AsksLimiter<K>> Admits<K> for L {}
 
 /// Seals [`Admits`]: the module of this trait is private.
 pub trait AsksLimiter<K> {
-    fn ask(&self, key: &K, terms: AskTerms) -> Admission;
+    fn ask(&self, key: &K, terms: &AskTerms) -> Admission;
 
     /// The limiter of this key.
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
@@ -52,15 +53,32 @@ pub trait AsksLimiter<K> {
     }
 }
 
-/// The options with which a layer asks its limiter for each request.
-#[derive(Debug, Clone, Copy)]
+/// How a layer asks its limiter for a request.
+#[derive(Debug, Clone)]
 pub struct AskTerms {
-    pub(super) cost: u64,
+    /// The place where the layer was made is recorded as the origin of its requests.
+    pub(super) options: RequestOptions,
     pub(super) wait: Option<Duration>,
     /// Whether the answer has the state of each limit. After a wait it always does, because a refusal is made from that state.
     pub(super) is_explained: bool,
-    /// Where the layer was made. This place is recorded as the origin of its requests.
-    pub(super) caller: Caller,
+}
+
+impl AskTerms {
+    pub(super) fn new(caller: Caller) -> Self {
+        Self {
+            options: RequestOptions::new(1, caller),
+            wait: None,
+            is_explained: true,
+        }
+    }
+
+    #[inline]
+    fn request<T>(&self, target: T) -> PermitRequest<T> {
+        PermitRequest {
+            target,
+            options: self.options.clone(),
+        }
+    }
 }
 
 pub(super) type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
@@ -98,8 +116,8 @@ fn explained<E>(
 }
 
 impl AsksLimiter<NoKey> for Limiter {
-    fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
-        let request = PermitRequest::new(self, terms.cost, terms.caller);
+    fn ask(&self, _: &NoKey, terms: &AskTerms) -> Admission {
+        let request = terms.request(self);
         match (terms.wait, terms.is_explained) {
             (None, true) => {
                 Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
@@ -120,8 +138,8 @@ impl AsksLimiter<NoKey> for Limiter {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimiter<K> {
-    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
-        let request = PermitRequest::new((self, key), terms.cost, terms.caller);
+    fn ask(&self, key: &K, terms: &AskTerms) -> Admission {
+        let request = terms.request((self, key));
         match (terms.wait, terms.is_explained) {
             (None, true) => {
                 Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
@@ -151,8 +169,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimit
 }
 
 impl AsksLimiter<NoKey> for SharedLimiter {
-    fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
-        let request = PermitRequest::new(self, terms.cost, terms.caller);
+    fn ask(&self, _: &NoKey, terms: &AskTerms) -> Admission {
+        let request = terms.request(self);
         match (terms.wait, terms.is_explained) {
             (None, true) => Admission::later(Refusal::at_once, request.try_acquire_explained()),
             (None, false) => {
@@ -171,7 +189,7 @@ impl AsksLimiter<NoKey> for SharedLimiter {
 }
 
 impl<K: StoreKey> AsksLimiter<K> for SharedLimiter {
-    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
+    fn ask(&self, key: &K, terms: &AskTerms) -> Admission {
         of_key(self, key).ask(&NoKey, terms)
     }
 
@@ -199,7 +217,7 @@ fn bytes_of(key: &impl StoreKey) -> Vec<u8> {
 pub struct ChosenLimiter<F>(pub(super) Arc<F>);
 
 impl<K, L: Admits<NoKey>, F: Fn(&K) -> L> AsksLimiter<K> for ChosenLimiter<F> {
-    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
+    fn ask(&self, key: &K, terms: &AskTerms) -> Admission {
         (self.0)(key).ask(&NoKey, terms)
     }
 

@@ -9,7 +9,9 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
+use super::actual_cost::ActualCost;
 use super::upstream::whole;
+use crate::core::request::Actual;
 use crate::permit::Permit;
 use crate::strategy::Outcome;
 
@@ -180,22 +182,53 @@ impl<B: Body<Data = Bytes>> Body for LimitBody<B> {
 pub(super) struct HeldPermit {
     permit: Option<Permit>,
     outcome: Outcome,
+    /// What the permit is settled by, if it is settled.
+    actual: Option<ActualCost>,
 }
 
 impl HeldPermit {
     pub(super) const fn new(permit: Option<Permit>, outcome: Outcome) -> Self {
-        Self { permit, outcome }
+        Self {
+            permit,
+            outcome,
+            actual: None,
+        }
+    }
+
+    pub(super) fn settled_by(mut self, actual: Option<ActualCost>) -> Self {
+        self.actual = actual;
+        self
     }
 
     /// Whether the end of the work matters to the limiter.
     pub(super) fn holds(&self) -> bool {
-        self.permit.as_ref().is_some_and(Permit::may_hold_place)
+        let permit = self.permit.as_ref();
+        permit.is_some_and(|permit| permit.may_hold_place() || self.actual.is_some())
     }
 
-    /// Reports the outcome of finished work, and releases the permit.
+    /// Settles the permit, reports the outcome of finished work, and releases the permit.
     pub(super) fn complete(&mut self) {
-        if let Some(permit) = self.permit.take().filter(Permit::may_hold_place) {
+        if let Some(permit) = self
+            .settle(Some(self.outcome))
+            .filter(Permit::may_hold_place)
+        {
             permit.report(self.outcome);
+        }
+    }
+
+    /// Takes the permit back from limits that charged it for a request that was refused elsewhere.
+    pub(super) fn refund(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.end(Actual::Nothing, None);
+        }
+    }
+
+    /// Settles the permit by its actual cost, if that is known. Else returns it.
+    fn settle(&mut self, outcome: Option<Outcome>) -> Option<Permit> {
+        let permit = self.permit.take()?;
+        match &self.actual {
+            Some(actual) => actual.settle(permit, outcome).err(),
+            None => Some(permit),
         }
     }
 
@@ -204,7 +237,7 @@ impl HeldPermit {
         if self.outcome == Outcome::Overloaded {
             self.complete();
         }
-        self.permit = None;
+        drop(self.settle(None));
     }
 }
 

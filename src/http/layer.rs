@@ -1,42 +1,29 @@
-//! A tower layer that limits the requests to a service, its service, and the future of a request through it.
+//! A tower layer that limits the requests to a service, and its options.
 
-use std::mem;
+use std::hash::Hash;
 use std::panic::Location;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
-use http::{Method, Request, Response, StatusCode};
-use pin_project::pin_project;
-use tower_layer::Layer;
-use tower_service::Service;
+use http::request::Parts;
+use http::{Request, Response, StatusCode, response};
 
-use super::admission::{Admission, Admits, Answer, AskTerms, ChosenLimiter};
+use super::actual_cost::ActualCost;
+use super::admission::{Admits, AskTerms, ChosenLimiter};
 use super::answer::Refusal;
-use super::body::{HeldPermit, LimitBody, PermitBody, outcome_of};
-use super::fields::{
-    FieldValues, KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle,
-    set_retry_pushback,
-};
-use super::grpc;
-use super::identity::{
-    FoundKey, Identified, Identifies, KeyedBy, KeyedByFuture, NoIdentity, NoKey, OrShared,
-};
-use crate::acquire::random_up_to;
-use crate::event::EventKind;
-use crate::permit::Permit;
-use crate::snapshot::LimitStatus;
+use super::body::outcome_of;
+use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
+use super::identity::{FoundKey, Identity, KeyedBy, KeyedByFuture, NoKey, OrShared};
+use super::terms::TermsByRequest;
+use crate::priority::Priority;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
 /// A tower layer that limits the requests to a service: an axum router, a route, or a group of routes. For each request, the
 /// layer asks a [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a
 /// [`SharedLimiter`](crate::SharedLimiter).
 ///
-/// All services that a layer or its clones wrap share the limiter. Layers can be stacked; give each a [name](Self::name). The
-/// outer layers count a request even if an inner layer refuses it.
+/// All services that a layer or its clones wrap share the limiter.
 ///
 /// # Examples
 ///
@@ -58,6 +45,14 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Stacked layers
+///
+/// Layers can be stacked; give each a [name](Self::name). A request is charged by all of them, or by none: if an inner layer refuses
+/// it, the outer ones [refund](crate::Permit::refund) it, release its place, and report no outcome. For a moment, the outer layers
+/// have one unit less than that. A [`KeyedLimiter`](crate::KeyedLimiter) of rates refunds only if it was built with
+/// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits). A layer in between must pass the extensions of the response on,
+/// as those of axum and tower do.
 ///
 /// # What a client sees
 ///
@@ -131,10 +126,10 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 #[derive(Debug)]
 #[must_use = "a layer limits nothing until it is put around a service"]
 pub struct LimitLayer<L, I = NoKey> {
-    limiter: L,
-    identity: Arc<I>,
-    options: LayerOptions,
-    known_policies: KnownPolicies,
+    pub(super) limiter: L,
+    pub(super) identity: Arc<I>,
+    pub(super) options: LayerOptions,
+    pub(super) known_policies: KnownPolicies,
 }
 
 impl<L: Clone> LimitLayer<L> {
@@ -146,23 +141,21 @@ impl<L: Clone> LimitLayer<L> {
     #[expect(clippy::missing_panics_doc, reason = "the name is printable ASCII")]
     pub fn new(limiter: L) -> Self {
         let fields = RateLimitFields::new("default").expect("it is printable ASCII");
-        let terms = AskTerms {
-            cost: 1,
-            wait: None,
-            is_explained: true,
-            caller: Location::caller(),
-        };
+        let terms = AskTerms::new(Location::caller());
         Self {
             limiter,
             identity: Arc::new(NoKey),
             options: LayerOptions {
                 fields,
                 terms,
+                by_request: None,
+                is_shadow: false,
                 until_head: false,
                 jitter: None,
                 respond: None,
                 classify: Arc::new(outcome_of),
                 penalty: None,
+                actual: None,
             },
             known_policies: KnownPolicies::default(),
         }
@@ -351,7 +344,7 @@ impl<L, I> LimitLayer<L, I> {
         /// let dear = LimitLayer::new(limiter).cost(10); // around other routes
         /// # Ok::<(), tollgate::ConfigError>(())
         /// ```
-        pub cost(units: u64) => options.terms.cost = units;
+        pub cost(units: u64) => options.terms.options.cost = units;
 
         /// Lets a request wait for its permit, at most this long; a time above 100 years counts as 100 years. A request that is
         /// known to wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which has no bound
@@ -368,6 +361,66 @@ impl<L, I> LimitLayer<L, I> {
         /// # Ok::<(), tollgate::ConfigError>(())
         /// ```
         pub wait(at_most: Duration) => options.terms.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
+
+        /// Settles the permit of each request by what it has really cost, when its body has ended, or has been dropped because the
+        /// client has gone. The function gets the head of the service's response. `None` keeps the estimate, which is the
+        /// [cost](Self::cost_by) of the request. See [`Permit::settle`](crate::Permit::settle) for what a limit refunds.
+        ///
+        /// A handler that knows the cost puts an [`ActualCost`] into the extensions of its response. If it sends a stream, it keeps a
+        /// clone, and sets the cost as the stream goes on:
+        ///
+        /// ```
+        /// use axum::response::IntoResponse;
+        /// use axum::routing::post;
+        /// use axum::{Extension, Router};
+        /// use tollgate::Limiter;
+        /// use tollgate::http::{ActualCost, LimitLayer};
+        ///
+        /// async fn complete(prompt: String) -> impl IntoResponse {
+        ///     let answer = prompt.to_uppercase();
+        ///     let cost = ActualCost::of("tokens", (prompt.len() + answer.len()) as u64);
+        ///     (Extension(cost), answer)
+        /// }
+        ///
+        /// let layer = LimitLayer::new(Limiter::new("100 per request/min and 100000 tokens/min")?)
+        ///     .cost_of("tokens", |_| 1_000) // an estimate
+        ///     .settle_by(|head| head.extensions.get().cloned());
+        /// let app: Router = Router::new().route("/complete", post(complete)).layer(layer);
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        ///
+        /// A header of the response, of a service behind this one:
+        ///
+        /// ```
+        /// # use tollgate::Limiter;
+        /// # use tollgate::http::{ActualCost, LimitLayer};
+        /// let layer = LimitLayer::new(Limiter::new("100000/min")?).cost(1_000).settle_by(|head| {
+        ///     let tokens = head.headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;
+        ///     Some(ActualCost::new(tokens))
+        /// });
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        ///
+        /// A [`KeyedLimiter`](crate::KeyedLimiter) of rates settles only if it was built with
+        /// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits). If the client goes before the head of the response, the
+        /// estimate stays charged.
+        pub settle_by(actual_of: impl Fn(&response::Parts) -> Option<ActualCost> + Send + Sync + 'static) => options.actual = Some(Arc::new(actual_of));
+
+        /// Decides and counts as without it, but serves each request: to try a limit before it is enforced. A request that would be
+        /// refused goes to the service without a permit, and the observers of the limiter get an
+        /// [`EventKind::WouldRefuse`](crate::EventKind::WouldRefuse); a `MetricsObserver` counts these. The decisions are those of a
+        /// layer that enforces the limit: a request that would be refused takes no unit and no place, and one that would
+        /// [wait](Self::wait) does wait, so leave that out to delay none. Responses have no fields, and
+        /// [`on_refusal`](Self::on_refusal) is not called.
+        ///
+        /// ```
+        /// use tollgate::Limiter;
+        /// use tollgate::http::LimitLayer;
+        ///
+        /// let layer = LimitLayer::new(Limiter::new("100/min")?).shadow();
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub shadow() => options.is_shadow = true;
 
         /// Releases the permit when the head of the response is ready, and not at the end of its body. Use it for long downloads
         /// that take no capacity.
@@ -427,8 +480,8 @@ impl<L, I> LimitLayer<L, I> {
         /// gets `None` if the service failed with an error.
         ///
         /// By default, 408, 429, 503, 504, 529 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on are
-        /// [ignored](Outcome::Ignored), and the rest is [`Outcome::Ok`]. The 429 of an inner layer is an overload, too: if that
-        /// layer limits clients, return [`Outcome::Ignored`] for 429.
+        /// [ignored](Outcome::Ignored), and the rest is [`Outcome::Ok`]. A request that an inner
+        /// layer refuses is refunded, and not reported.
         ///
         /// A gRPC response without a message, such as an error of a unary call or a refusal of an inner layer, has its
         /// `grpc-status` in the head. The function gets the equivalent HTTP status, such as 429 for `RESOURCE_EXHAUSTED`. A
@@ -476,6 +529,109 @@ impl<L, I> LimitLayer<L, I> {
     }
 }
 
+/// By request.
+impl<L, I> LimitLayer<L, I> {
+    /// Sets the cost of each request by its head: 1 to the smallest capacity of the limits, as in [`cost`](Self::cost). A request
+    /// of cost 0 is served without asking the limiter: it takes no permit, and its response has no fields.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::LimitLayer;
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("1000/min")?).cost_by(|head| match (&head.method, head.uri.path()) {
+    ///     (&Method::POST, "/search") => 10,
+    ///     (_, "/health") => 0,
+    ///     _ => 1,
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.by_request().cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Sets the cost of each request in a unit that limits [count](crate::Counts::Unit), by its head: 0 to the smallest capacity of
+    /// these limits. [`settle_by`](Self::settle_by) has an example.
+    pub fn cost_of(
+        mut self,
+        unit: &str,
+        cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        let by_request = self.options.by_request();
+        by_request.costs.push((unit.into(), Arc::new(cost)));
+        self
+    }
+
+    /// Sets the [priority](crate::Priority) of each request by its head. Only requests that [wait](Self::wait) have a priority.
+    /// Defaults to [`Priority::NORMAL`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::http::LimitLayer;
+    /// use tollgate::{Limiter, Priority};
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("8 concurrent")?).wait(Duration::from_secs(1)).priority_by(|head| {
+    ///     if head.uri.path().starts_with("/checkout") { Priority::HIGH } else { Priority::NORMAL }
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn priority_by(
+        mut self,
+        priority: impl Fn(&Parts) -> Priority + Send + Sync + 'static,
+    ) -> Self {
+        self.options.by_request().priority = Some(Arc::new(priority));
+        self
+    }
+
+    /// Makes each key of an identity a [flow](crate::PermitRequest::flow): while requests [wait](Self::wait), the keys share the
+    /// limiter fairly, so that one that floods it does not keep the others out. Let a full queue
+    /// [drop the longest](crate::Overflow::DropLongest). A request without a key has no flow. A closure gets the request without its
+    /// body.
+    ///
+    /// This is for a limiter that all keys use together. The limits of a [key of its own](LimitLayer::by) need no flows.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::http::{HeaderKey, LimitLayer};
+    /// use tollgate::{Limiter, MaxConcurrency, Overflow};
+    ///
+    /// let limiter = Limiter::builder(MaxConcurrency::new(100)).max_queue(1_000).overflow(Overflow::DropLongest).build()?;
+    /// let layer = LimitLayer::new(limiter).wait(Duration::from_secs(5)).fair_by(HeaderKey::bearer());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn fair_by<J>(mut self, identity: J) -> Self
+    where
+        J: Identity<(), Key: Hash> + Send + Sync + 'static,
+    {
+        self.options.by_request().set_flow(identity);
+        self
+    }
+
+    /// Sets the [weight](crate::PermitRequest::weight) of each request's [flow](Self::fair_by) by its head: 1 to 1,000,000.
+    /// Defaults to 1. With any other weight, the request is answered with 500.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Request;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::LimitLayer;
+    ///
+    /// #[derive(Clone)]
+    /// struct User { id: u64, pays: bool } // a layer outside this one has put it into the request
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100 concurrent")?)
+    ///     .wait(Duration::from_secs(5))
+    ///     .fair_by(|request: &Request<()>| request.extensions().get().map(|user: &User| user.id))
+    ///     .weight_by(|head| head.extensions.get().map_or(1, |user: &User| if user.pays { 3 } else { 1 }));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn weight_by(mut self, weight: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.by_request().weight = Some(Arc::new(weight));
+        self
+    }
+}
+
 /// A clone may get another name, so it does not keep the text of the policies.
 impl<L: Clone, I> Clone for LimitLayer<L, I> {
     fn clone(&self) -> Self {
@@ -491,310 +647,28 @@ impl<L: Clone, I> Clone for LimitLayer<L, I> {
 type Respond = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 type Classify = Arc<dyn Fn(Option<StatusCode>) -> Outcome + Send + Sync>;
 type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
+type ActualOf = Arc<dyn Fn(&response::Parts) -> Option<ActualCost> + Send + Sync>;
 
 /// The options of a layer: how it asks its limiter, and how it handles the answer.
 #[derive(Clone)]
-struct LayerOptions {
-    fields: RateLimitFields,
-    terms: AskTerms,
-    until_head: bool,
-    jitter: Option<Duration>,
-    respond: Option<Respond>,
-    classify: Classify,
-    penalty: Option<Charge>,
+pub(super) struct LayerOptions {
+    pub(super) fields: RateLimitFields,
+    pub(super) terms: AskTerms,
+    /// What is asked for by the head of a request.
+    pub(super) by_request: Option<Box<TermsByRequest>>,
+    pub(super) is_shadow: bool,
+    pub(super) until_head: bool,
+    pub(super) jitter: Option<Duration>,
+    pub(super) respond: Option<Respond>,
+    pub(super) classify: Classify,
+    pub(super) penalty: Option<Charge>,
+    pub(super) actual: Option<ActualOf>,
+}
+
+impl LayerOptions {
+    fn by_request(&mut self) -> &mut TermsByRequest {
+        self.by_request.get_or_insert_default()
+    }
 }
 
 debug_fields! { LayerOptions, |options| fields = options.fields, wait = options.terms.wait }
-
-/// The service that a [`LimitLayer`] makes. See the layer for an example. Clones share the limiter.
-///
-/// The service is ready when the inner service is: the limiter is asked for each request, and never makes the service pending.
-/// After a request that is refused at once, the inner service is still ready for the next request. A request that is decided
-/// later keeps the ready inner service, and what that has reserved, until the decision.
-#[derive(Debug)]
-pub struct LimitService<S, L, I> {
-    inner: S,
-    layer: Arc<LimitLayer<L, I>>,
-}
-
-impl<S, L: Clone, I> Layer<S> for LimitLayer<L, I> {
-    type Service = LimitService<S, L, I>;
-
-    fn layer(&self, inner: S) -> LimitService<S, L, I> {
-        let layer = Arc::new(self.clone());
-        LimitService { inner, layer }
-    }
-}
-
-impl<S: Clone, L, I> Clone for LimitService<S, L, I> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            layer: Arc::clone(&self.layer),
-        }
-    }
-}
-
-impl<S, B, R, L, I> Service<Request<B>> for LimitService<S, L, I>
-where
-    S: Service<Request<B>, Response = Response<R>> + Clone,
-    R: http_body::Body,
-    I: Identifies<B>,
-    L: Admits<I::Key>,
-{
-    type Response = Response<LimitBody<R>>;
-    type Error = S::Error;
-    type Future = LimitFuture<S, B, L, I>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    /// Clones the service only if the key or the answer of the limiter must be awaited.
-    fn call(&mut self, request: Request<B>) -> LimitFuture<S, B, L, I> {
-        let layer = Arc::clone(&self.layer);
-        let mut key = None;
-        let stage = match layer.identity.key_of(&request) {
-            Identified::Later(finding) => {
-                LimitStage::Identifying(finding, Some((self.take_ready(), request)))
-            }
-            Identified::Now(found) => match layer.ask(found, &mut key) {
-                Admission::Later(asking) => {
-                    LimitStage::Asking(asking, Some((self.take_ready(), request)))
-                }
-                // This arm returns directly: a stage that is made in a shared `let` is moved once more.
-                Admission::Now(Ok(granted)) => {
-                    let stage = LimitStage::Calling(self.inner.call(request), Some(granted));
-                    return LimitFuture { stage, key, layer };
-                }
-                Admission::Now(Err(refusal)) => {
-                    LimitStage::Refused(refusal, AnswerForm::to(&request))
-                }
-            },
-        };
-        LimitFuture { stage, key, layer }
-    }
-}
-
-impl<S: Clone, L, I> LimitService<S, L, I> {
-    /// Takes the ready service and leaves its clone, which need not be ready.
-    fn take_ready(&mut self) -> S {
-        let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
-    }
-}
-
-/// The future of a [`LimitService`]. See [`LimitLayer`] for an example.
-///
-/// # Cancel safety
-///
-/// If the future is dropped while it waits, the request leaves the queue, and no limit is charged. If it is dropped later, it
-/// releases its permit; units of a rate stay spent.
-#[pin_project]
-pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
-    #[pin]
-    stage: LimitStage<S, B, I::Future, S::Future>,
-    key: Option<I::Key>,
-    layer: Arc<LimitLayer<L, I>>,
-}
-
-/// A ready service and the request that it will get. They are taken once.
-type Call<S, B> = Option<(S, Request<B>)>;
-
-#[pin_project(project = LimitStageProjection)]
-enum LimitStage<S, B, F, G> {
-    Identifying(#[pin] F, Call<S, B>),
-    Asking(Pin<Box<dyn Future<Output = Answer> + Send>>, Call<S, B>),
-    Calling(#[pin] G, Option<Granted>),
-    Refused(Box<Refusal>, AnswerForm),
-    Done,
-}
-
-impl<S, B, R, L, I> Future for LimitFuture<S, B, L, I>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: http_body::Body,
-    I: Identifies<B>,
-    L: Admits<I::Key>,
-{
-    type Output = Result<Response<LimitBody<R>>, S::Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let layer = &**this.layer;
-        loop {
-            let next = match this.stage.as_mut().project() {
-                LimitStageProjection::Identifying(finding, call) => {
-                    let found = ready!(finding.poll(cx)).found();
-                    match layer.ask(found, this.key) {
-                        Admission::Later(asking) => LimitStage::Asking(asking, call.take()),
-                        Admission::Now(answer) => LimitStage::answered(answer, call.take()),
-                    }
-                }
-                LimitStageProjection::Asking(asking, call) => {
-                    LimitStage::answered(ready!(asking.as_mut().poll(cx)), call.take())
-                }
-                LimitStageProjection::Calling(call, granted) => {
-                    let result = ready!(call.poll(cx));
-                    let granted = granted.take();
-                    this.stage.set(LimitStage::Done);
-                    let Some(granted) = granted else { continue };
-                    return Poll::Ready(layer.end(result, granted, this.key.as_ref()));
-                }
-                LimitStageProjection::Refused(refusal, form) => {
-                    if I::HAS_KEYS {
-                        refusal.set_by_key();
-                    }
-                    let response = layer.refuse(refusal, this.key.as_ref(), *form);
-                    this.stage.set(LimitStage::Done);
-                    return Poll::Ready(Ok(response));
-                }
-                LimitStageProjection::Done => {
-                    panic!("a LimitFuture was polled after it had completed")
-                }
-            };
-            this.stage.set(next);
-        }
-    }
-}
-
-impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
-    fn answered(answer: Result<Granted, Box<Refusal>>, call: Call<S, B>) -> Self {
-        match (answer, call) {
-            (Ok(granted), Some((mut service, request))) => {
-                Self::Calling(service.call(request), Some(granted))
-            }
-            (Err(refusal), Some((_, request))) => Self::Refused(refusal, AnswerForm::to(&request)),
-            (_, None) => Self::Done,
-        }
-    }
-}
-
-debug_fields! {
-    [S: Service<Request<B>>, B, L, I: Identifies<B>] LimitFuture<S, B, L, I>,
-    |future| stage = match future.stage {
-        LimitStage::Identifying(..) => "identifying",
-        LimitStage::Asking(..) => "asking",
-        LimitStage::Calling(..) => "calling",
-        LimitStage::Refused(..) => "refused",
-        LimitStage::Done => "done",
-    }
-}
-
-/// A permit, and the state of the limits when they granted it.
-type Granted = (Permit, Vec<LimitStatus>);
-
-/// How a refusal is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AnswerForm {
-    Plain,
-    /// The response to a HEAD request, which has no body.
-    Head,
-    Grpc,
-}
-
-impl AnswerForm {
-    fn to<B>(request: &Request<B>) -> Self {
-        match *request.method() {
-            Method::HEAD => Self::Head,
-            Method::POST if grpc::is_message(request.headers()) => Self::Grpc,
-            _ => Self::Plain,
-        }
-    }
-}
-
-impl<L, I> LimitLayer<L, I> {
-    /// Asks the limiter for the key that was found, or for the shared key if the key is unknown. Stores that key in `key`.
-    #[inline]
-    fn ask<B>(&self, found: Result<I::Key, NoIdentity>, key: &mut Option<I::Key>) -> Admission
-    where
-        I: Identifies<B>,
-        L: Admits<I::Key>,
-    {
-        match found.or_else(|unknown| self.identity.shared_key().ok_or(unknown)) {
-            Ok(found) => self.limiter.ask(key.insert(found), self.options.terms),
-            Err(unknown) => Admission::Now(Err(Box::new(Refusal::NoIdentity(unknown)))),
-        }
-    }
-
-    /// Handles the result of the service: charges the key, writes the fields, and hands the permit to the body.
-    fn end<K, R, E>(
-        &self,
-        result: Result<Response<R>, E>,
-        (permit, limits): Granted,
-        key: Option<&K>,
-    ) -> Result<Response<LimitBody<R>>, E>
-    where
-        L: Admits<K>,
-        R: http_body::Body,
-    {
-        let options = &self.options;
-        let answered = result.as_ref().ok();
-        let status =
-            answered.map(|response| grpc::http_status(response.status(), response.headers()));
-        let mut held = HeldPermit::new(Some(permit), (options.classify)(status));
-        let mut response = result.inspect_err(|_| held.complete())?;
-        if let (Some(penalty), Some(key), Some(status)) = (&options.penalty, key, status)
-            && let units @ 1.. = penalty(status)
-        {
-            self.limiter.penalize(key, units);
-        }
-        // If the store was not asked, no limit has a state.
-        if !limits.is_empty() {
-            let values = FieldValues::granted(&limits).cost(options.terms.cost);
-            let (headers, known) = (response.headers_mut(), Some(&self.known_policies));
-            options
-                .fields
-                .write_at(headers, &values, known, SystemTime::now);
-        }
-        let (head, body) = response.into_parts();
-        let body = PermitBody::of_answer(&head.headers, body, held, options.until_head);
-        Ok(Response::from_parts(head, LimitBody::of_service(body)))
-    }
-
-    fn refuse<K, R>(
-        &self,
-        refusal: &Refusal,
-        key: Option<&K>,
-        form: AnswerForm,
-    ) -> Response<LimitBody<R>>
-    where
-        L: Admits<K>,
-    {
-        let options = &self.options;
-        if let Some(reason) = refusal.reason() {
-            let event = || EventKind::Refused {
-                cost: options.terms.cost,
-                reason,
-                error: refusal.in_words(),
-                requested_in: options.terms.caller,
-            };
-            self.limiter.tell(key, event);
-        }
-        let mut response = match &options.respond {
-            Some(respond) => respond(refusal),
-            None if form == AnswerForm::Grpc => refusal.grpc_response(&options.fields),
-            None => refusal.response(&options.fields),
-        };
-        let jitter = options.jitter.map_or(Duration::ZERO, random_up_to);
-        let (headers, known) = (response.headers_mut(), Some(&self.known_policies));
-        let values = refusal.values().jitter(jitter);
-        options
-            .fields
-            .write_at(headers, &values, known, SystemTime::now);
-        match (form, refusal.retry_after()) {
-            (AnswerForm::Head, _) => {
-                // Over HTTP/2, no other layer removes the body of a response to HEAD.
-                let len = mem::take(response.body_mut()).len();
-                let _full = response
-                    .headers_mut()
-                    .try_insert(CONTENT_LENGTH, len.into());
-            }
-            (AnswerForm::Grpc, Some(wait)) => {
-                set_retry_pushback(response.headers_mut(), wait.saturating_add(jitter));
-            }
-            _ => {}
-        }
-        response.map(LimitBody::of_refusal)
-    }
-}

@@ -122,11 +122,11 @@ impl RequestOptions {
         self.details_mut().ask_for_explanation();
     }
 
-    /// Sets the flow of the request, and the parent that it is within.
     pub(crate) fn flow_id(&self) -> Option<FlowId> {
         self.details.as_ref()?.flow_id()
     }
 
+    /// Sets the flow of the request, and the parent that it is within.
     pub(crate) fn set_flow(&mut self, flow: FlowId, parent: Option<FlowId>) {
         self.details_mut().set_flow(flow, parent);
     }

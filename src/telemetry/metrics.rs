@@ -63,6 +63,10 @@ const EVENTS: &[(&str, &str)] = &[
         "requests that a layer of HTTP refused and no limiter denied",
     ),
     (
+        "tollgate_would_refuse_total",
+        "requests that a layer of HTTP in shadow mode would have refused",
+    ),
+    (
         "tollgate_streams_ended_total",
         "throttled streams that ended before their source",
     ),
@@ -215,6 +219,10 @@ impl Observer for MetricsObserver {
             EventKind::Refused { reason, .. } => (
                 "tollgate_refused_total",
                 label("reason", reason.as_str().into()),
+            ),
+            EventKind::WouldRefuse { status, .. } => (
+                "tollgate_would_refuse_total",
+                label("status", status.to_string().into()),
             ),
             EventKind::Reclaimed { .. } => ("tollgate_reclaimed_total", Vec::new()),
             EventKind::ReleasedLate { .. } => ("tollgate_released_late_total", Vec::new()),

@@ -158,6 +158,16 @@ impl Observer for TracingObserver {
             EventKind::UpstreamMalformed { field } => {
                 report!(WARN, "ignored a malformed field of an upstream", field)
             }
+            EventKind::WouldRefuse {
+                cost,
+                flow,
+                status,
+                error,
+                requested_in,
+            } => report!(
+                DEBUG, "would refuse a request",
+                status = *status, error, cost, flow = flow.map(display), %requested_in
+            ),
             EventKind::Evicted { reset_after } => {
                 report!(
                     WARN,

@@ -383,14 +383,14 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
             ));
         }
         let after = |seconds: &str| Some(seconds.to_owned());
-        // The third request took the last unit of the outer layer, which denies the next one.
+        // The outer layer refunds each request that the inner one refuses.
         assert_eq!(
             reported,
             [
                 (200, None),
                 (429, after("2")),
-                (429, after("3600")),
-                (429, after("3600"))
+                (429, after("2")),
+                (429, after("2"))
             ],
             "{style:?}"
         );
@@ -404,9 +404,12 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
         service.clone().oneshot(request()).await.unwrap().status(),
         200
     );
-    assert_eq!(
-        service.oneshot(request()).await.unwrap().headers()["retry-after"],
-        "3600"
+    let mut refused = service.oneshot(request()).await.unwrap();
+    assert_eq!(refused.headers()["retry-after"], "2");
+    let fields = refused.headers_mut().remove("ratelimit").unwrap();
+    assert!(
+        fields.to_str().unwrap().contains(r#""outer";r=6;"#),
+        "{fields:?}"
     );
     // A `Retry-After` of the application stays, unless the wait for the layer is longer.
     let busy = service_fn(|_: Request<()>| async {

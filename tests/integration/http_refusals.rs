@@ -796,28 +796,33 @@ async fn the_wait_of_a_refusal_of_grpc_is_rounded_up_to_a_millisecond() {
     );
 }
 
-/// An outer layer that granted the call, and has nothing left for the next one, makes both waits longer.
+/// An outer layer that granted the call, and has nothing left for the next one, makes both waits longer. It refunds a call that an
+/// inner layer refuses.
 #[tokio::test(start_paused = true)]
-async fn an_outer_layer_makes_the_wait_of_grpc_longer() {
-    let inner = Limiter::new("1/s").unwrap();
-    let _spent = inner.try_acquire().unwrap();
-    let inner = LimitLayer::new(inner).name("inner").unwrap();
-    let outer = LimitLayer::new(Limiter::new("window 1/min").unwrap())
-        .name("outer")
-        .unwrap();
-    let refused = trailers_only(outer.layer(inner.layer(hello())), grpc_call()).await;
-    assert_eq!(
-        (&refused["retry-after"], &refused["grpc-retry-pushback-ms"]),
-        (&"60".parse().unwrap(), &"60000".parse().unwrap())
-    );
-    let later = LimitLayer::new(Limiter::new("window 2/min").unwrap())
-        .name("outer")
-        .unwrap();
-    let refused = trailers_only(later.layer(inner.layer(hello())), grpc_call()).await;
-    assert_eq!(
-        (&refused["retry-after"], &refused["grpc-retry-pushback-ms"]),
-        (&"1".parse().unwrap(), &"1000".parse().unwrap())
-    );
+async fn an_outer_layer_makes_the_wait_of_grpc_longer_unless_it_refunds_the_call() {
+    let busy = service_fn(async |_: Request<()>| {
+        let refusal = Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "8")
+            .header("retry-after", "1")
+            .header("grpc-retry-pushback-ms", "1000");
+        Ok::<_, Infallible>(refusal.body(String::new()).unwrap())
+    });
+    let spent = Limiter::new("1/s").unwrap();
+    let _spent = spent.try_acquire().unwrap();
+    let inner = LimitLayer::new(spent).name("inner").unwrap();
+    let outer = || {
+        let limiter = Limiter::new("window 1/min").unwrap();
+        LimitLayer::new(limiter).name("outer").unwrap()
+    };
+    let waits = |refused: HeaderMap| {
+        ["retry-after", "grpc-retry-pushback-ms"]
+            .map(|name| refused[name].to_str().unwrap().to_owned())
+    };
+    let of_application = trailers_only(outer().layer(busy), grpc_call()).await;
+    assert_eq!(waits(of_application), ["60", "60000"]);
+    let of_inner = trailers_only(outer().layer(inner.layer(busy)), grpc_call()).await;
+    assert_eq!(waits(of_inner), ["1", "1000"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,6 +56,8 @@ mod http_layer;
 #[cfg(feature = "http")]
 mod http_layer_server;
 #[cfg(feature = "http")]
+mod http_layer_terms;
+#[cfg(feature = "http")]
 mod http_outbound;
 #[cfg(feature = "http")]
 mod http_readiness;

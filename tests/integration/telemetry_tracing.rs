@@ -122,6 +122,7 @@ const LEVELS: [(Level, &[&str]); 3] = [
             "denied",
             "timed out",
             "shed",
+            "would refuse a request",
             "the limit has moved",
         ],
     ),

@@ -10,7 +10,7 @@ use crate::core::effects::{Effects, Errand};
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::queue::{Front, Waiters};
-use crate::core::request::{Actual, Caller, Claim, Costs, Grant};
+use crate::core::request::{Actual, Caller, Claim, Costs, Grant, WorkReport};
 use crate::core::session::{Denied, PolicyTerms, StoreSession};
 use crate::strategy::Moment;
 
@@ -196,10 +196,11 @@ impl Authority {
         grant: Grant,
         cost: u64,
         actual: Actual<'_>,
+        report: Option<WorkReport>,
     ) -> Option<()> {
         match self {
-            Self::Local(gate) => gate.settle(now, grant, cost, actual),
-            Self::Store(session) => session.settle(now, grant, cost, actual),
+            Self::Local(gate) => gate.settle(now, grant, cost, actual, report),
+            Self::Store(session) => session.settle(now, grant, cost, actual, report),
         }
     }
 

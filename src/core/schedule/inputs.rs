@@ -14,12 +14,12 @@ use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::gate::plan::Plan;
 use crate::core::queue::WaiterId;
-use crate::core::request::{Actual, Claim, Grant};
+use crate::core::request::{Actual, Claim, Grant, WorkReport};
 use crate::core::session::PolicyTerms;
 use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::event::{EventKind, permit_id};
 use crate::policy::Policy;
-use crate::strategy::{Counts, Moment, Outcome};
+use crate::strategy::{Counts, Moment};
 
 /// Ends of permits: released, or given up before they were taken.
 impl Schedule {
@@ -36,7 +36,7 @@ impl Schedule {
             }
         } else if let Some(Ok(grant)) = self.waiters.untaken.take(id) {
             self.waiters.untaken.take_explanation(grant.fence);
-            if self.take_back(now, grant, cost, Actual::Nothing) {
+            if self.take_back(now, grant, cost, Actual::Nothing, None) {
                 self.run_due(now, effects);
             }
         }
@@ -104,24 +104,33 @@ impl Schedule {
         self.authority.gate_mut().return_units(units);
     }
 
-    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live; a reclaimed permit changes nothing.
+    /// Releases a permit of `cost` whose work really cost `actual`, with a report on it, if there is one. Returns whether it was live;
+    /// a reclaimed permit changes nothing.
     pub(crate) fn settle(
         &mut self,
         now: Moment,
         grant: Grant,
         cost: u64,
-        actual: Actual<'_>,
+        (actual, report): (Actual<'_>, Option<WorkReport>),
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
-        let live = self.take_back(now, grant, cost, actual);
-        self.reevaluate_front(now, effects);
-        live
+        self.telling_limit(now, effects, |schedule| {
+            schedule.take_back(now, grant, cost, actual, report)
+        })
     }
 
     /// Settles the grant with the authority and with a spread upstream quota. Returns whether the grant was live.
-    fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
-        let live = self.authority.settle(now, grant, cost, actual).is_some();
+    fn take_back(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+        report: Option<WorkReport>,
+    ) -> bool {
+        let settled = self.authority.settle(now, grant, cost, actual, report);
+        let live = settled.is_some();
         if live {
             self.waiters.note_end(grant.fence);
         }
@@ -129,7 +138,7 @@ impl Schedule {
         let is_refund = match actual {
             Actual::Nothing => true,
             Actual::Cost(actual) => actual == 0 && !gate.limits().counts_by_unit(),
-            Actual::Units(_) => false,
+            Actual::Costs { .. } => false,
         };
         if live && is_refund {
             self.waiters.counts_mut().refunded += 1;
@@ -147,24 +156,36 @@ impl Schedule {
         now: Moment,
         grant: Grant,
         cost: u64,
-        rtt_nanos: Option<u64>,
-        outcome: Outcome,
+        report: WorkReport,
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
+        self.telling_limit(now, effects, |schedule| {
+            let report = |gate: &mut Gate| gate.report(now, grant, cost, report);
+            let reported = schedule.authority.end(grant.fence, grant.claim, report);
+            if reported.is_some() {
+                schedule.waiters.note_end(grant.fence);
+            }
+            reported.is_some()
+        })
+    }
+
+    /// Ends a permit, reports the limit of an adaptive concurrency if it has moved with that, and serves the waiters.
+    fn telling_limit(
+        &mut self,
+        now: Moment,
+        effects: &mut Effects,
+        end: impl FnOnce(&mut Self) -> bool,
+    ) -> bool {
         let gate = self.authority.gate();
         let reported = self
             .waiters
             .reported_limit(|| gate.limits().concurrency(now));
-        let report = |gate: &mut Gate| gate.report(now, grant, cost, rtt_nanos, outcome);
-        let live = self.authority.end(grant.fence, grant.claim, report);
-        if live.is_some() {
-            self.waiters.note_end(grant.fence);
-        }
+        let live = end(self);
         let present = self.authority.gate().limits().concurrency(now);
         self.waiters.tell_limit(reported, present, effects);
         self.reevaluate_front(now, effects);
-        live.is_some()
+        live
     }
 
     /// Gives a permit a TTL of its own; see [`Leases::set_own_ttl`](crate::core::gate::lease::Leases::set_own_ttl). A waiter may get its

@@ -157,7 +157,7 @@ mod spreading {
             now,
             grant,
             1,
-            Actual::Cost(0),
+            (Actual::Cost(0), None),
             effects
         )));
         assert_eq!(driven.retry_after(0, 4), None, "all four are left");
@@ -169,7 +169,7 @@ mod spreading {
         let mut driven = spread();
         let grant = driven.try_acquire(0, 3).unwrap();
         driven.at(10, |schedule, now, effects| {
-            schedule.settle(now, grant, 3, Actual::Cost(1), effects)
+            schedule.settle(now, grant, 3, (Actual::Cost(1), None), effects)
         });
         assert_eq!(
             driven.retry_after(10, 3),
@@ -209,7 +209,7 @@ mod spreading {
             schedule.spread(now, 4, at(100), effects);
         });
         driven.at(0, |schedule, now, effects| {
-            schedule.settle(now, grant, 2, Actual::Cost(0), effects)
+            schedule.settle(now, grant, 2, (Actual::Cost(0), None), effects)
         });
         assert_eq!(
             driven.retry_after(0, 5),
@@ -226,7 +226,7 @@ mod spreading {
             schedule.spread(now, 3, at(100), effects);
         });
         driven.at(0, |schedule, now, effects| {
-            schedule.settle(now, grant, 1, Actual::Cost(0), effects)
+            schedule.settle(now, grant, 1, (Actual::Cost(0), None), effects)
         });
         assert_eq!(driven.retry_after(0, 4), Some(100));
         assert!(driven.try_acquire(0, 3).is_ok());

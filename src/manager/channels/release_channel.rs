@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use super::{RequestOptions, nonzero_nanos};
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
-use crate::core::request::{Actual, Claim, CostDetails, Grant};
+use crate::core::request::{Actual, Claim, CostDetails, Grant, WorkReport};
 use crate::error::AcquireError;
 use crate::manager::lock::word::PutBack;
 use crate::manager::parts::{Locked, Manager};
 use crate::manager::visit::Visit;
 use crate::policy::Limit;
-use crate::strategy::{Moment, Outcome};
+use crate::strategy::Outcome;
 
 manager_view!(
     "How permits are released, and what their holders ask before that.",
@@ -77,16 +77,23 @@ impl<'a> ReleaseChannel<'a> {
         is_all
     }
 
-    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live.
-    pub(crate) fn settle(self, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
+    /// Releases a permit of `cost` whose work really cost `actual`, and went as the `outcome` says, if that is known. Returns whether it
+    /// was live.
+    pub(crate) fn settle(
+        self,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+        outcome: Option<Outcome>,
+    ) -> bool {
         if !matches!(actual, Actual::Nothing | Actual::Cost(0)) && self.release_to_word(grant, cost)
         {
             return true; // a permit that cost nothing counts as refunded
         }
-        self.0
-            .visit()
-            .after_due()
-            .give(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
+        self.0.visit().after_due().give(|schedule, now, effects| {
+            let report = outcome.map(|outcome| WorkReport::new(outcome, grant, now));
+            schedule.settle(now, grant, cost, (actual, report), effects)
+        })
     }
 
     /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
@@ -94,9 +101,9 @@ impl<'a> ReleaseChannel<'a> {
         if self.release_to_word(grant, cost) {
             return true;
         }
-        let rtt_nanos = |now: Moment| grant.at.known().map(|at| now.since(at));
         self.0.visit().give(|schedule, now, effects| {
-            schedule.report(now, grant, cost, rtt_nanos(now), outcome, effects)
+            let report = WorkReport::new(outcome, grant, now);
+            schedule.report(now, grant, cost, report, effects)
         })
     }
 

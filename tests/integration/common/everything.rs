@@ -76,7 +76,7 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
         .build()
         .unwrap();
     let statuses = [
-        LimitLayer::new(plain)
+        LimitLayer::new(plain.clone())
             .cost(2)
             .layer(hello)
             .oneshot(Request::new(()))
@@ -101,6 +101,10 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
             .status(),
     ];
     assert_eq!(statuses.map(|status| status.as_u16()), [413; 3]);
+    let shadow = LimitLayer::new(plain).shadow().cost(2);
+    let shadow = shadow.fair_by(key_is("a")).layer(hello);
+    let served = shadow.oneshot(Request::new(())).await.unwrap();
+    assert_eq!(served.status().as_u16(), 200);
 }
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {

@@ -82,7 +82,10 @@ impl Settled {
         match self {
             Self::Nothing => settle(Actual::Nothing),
             Self::Cost(actual) => settle(Actual::Cost(actual)),
-            Self::Units(units) => settle(Actual::Units(&cost_details(units))),
+            Self::Units(units) => settle(Actual::Costs {
+                plain: None,
+                units: &cost_details(units),
+            }),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::*;
+use crate::core::request::WorkReport;
 
 impl Harness {
     pub(super) fn release(&mut self, Held { grant, cost }: Held) -> TestCaseResult {
@@ -38,7 +39,7 @@ impl Harness {
         let before = self.snapshot_if_nothing_is_due();
         let reported = actual.with(|actual| {
             self.input(|schedule, now, effects| {
-                schedule.settle(now, grant, cost.plain, actual, effects)
+                schedule.settle(now, grant, cost.plain, (actual, None), effects)
             })
         });
         let is_live = self.reference.settle(grant.fence, actual);
@@ -53,8 +54,11 @@ impl Harness {
     ) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
         let reported = self.input(|schedule, now, effects| {
-            let rtt_nanos = now.since(grant.at);
-            schedule.report(now, grant, cost.plain, Some(rtt_nanos), outcome, effects)
+            let report = WorkReport {
+                outcome,
+                rtt_nanos: Some(now.since(grant.at)),
+            };
+            schedule.report(now, grant, cost.plain, report, effects)
         });
         let is_live = self.reference.give_back(grant.fence);
         prop_assert_eq!(reported, is_live);
