@@ -151,12 +151,6 @@ impl CostDetails {
         one_of_each
     }
 
-    /// The costs by unit.
-    #[cfg(feature = "http")]
-    pub(crate) fn units(&self) -> &[(Unit, u64)] {
-        &self.costs
-    }
-
     pub(crate) fn get(&self, unit: Unit) -> Option<u64> {
         self.costs
             .iter()

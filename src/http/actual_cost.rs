@@ -1,6 +1,5 @@
 //! What a request has really cost, where that is known only after its work.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::core::request::{Actual, CostDetails};
@@ -21,7 +20,7 @@ use crate::strategy::{Outcome, Unit};
 /// let of_stream = cost.clone();
 /// of_stream.set_of("output_tokens", 100);
 /// of_stream.set_of("output_tokens", 350); // more have been sent
-/// assert_eq!(format!("{cost:?}"), "ActualCost { cost: None, units: [(input_tokens, 912), (output_tokens, 350)] }");
+/// assert_eq!((cost.get_of("input_tokens"), cost.get_of("output_tokens"), cost.get()), (Some(912), Some(350), None));
 /// ```
 #[derive(Clone, Default)]
 pub struct ActualCost(Arc<Lock<KnownCost>>);
@@ -38,7 +37,7 @@ impl ActualCost {
     /// ```
     /// use tollgate::http::ActualCost;
     ///
-    /// assert_eq!(format!("{:?}", ActualCost::new(12)), "ActualCost { cost: Some(12), units: [] }");
+    /// assert_eq!(ActualCost::new(12).get(), Some(12));
     /// ```
     #[must_use]
     pub fn new(cost: u64) -> Self {
@@ -65,6 +64,18 @@ impl ActualCost {
         self.0.lock().units.set(Unit::new(unit), cost);
     }
 
+    /// The cost that was [set](Self::set) last, if any was. See the example of [`new`](Self::new).
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
+        self.0.lock().plain
+    }
+
+    /// The cost in one unit that was [set](Self::set_of) last, if any was. See the [type's example](Self).
+    #[must_use]
+    pub fn get_of(&self, unit: &str) -> Option<u64> {
+        self.0.lock().units.get(Unit::new(unit))
+    }
+
     /// Settles the permit by what is known, and reports the outcome, if there is one. Returns the permit if no cost was set.
     pub(super) fn settle(&self, permit: Permit, outcome: Option<Outcome>) -> Result<(), Permit> {
         let known = self.0.lock().clone();
@@ -80,12 +91,4 @@ impl ActualCost {
     }
 }
 
-impl fmt::Debug for ActualCost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.0.lock();
-        f.debug_struct("ActualCost")
-            .field("cost", &known.plain)
-            .field("units", &known.units.units())
-            .finish()
-    }
-}
+debug_fields! { ActualCost, |actual| cost = actual.get() }

@@ -109,7 +109,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 ///
 /// The observers of the limiter get its denials. For a request that the layer refuses without a decision of the limiter (with
 /// 403, 413 or 500, or with 503 because the limiter is closed or its store fails), they get
-/// [`EventKind::Refused`] with the reason.
+/// [`EventKind::Refused`](crate::EventKind::Refused) with the reason.
 ///
 /// # A key
 ///
@@ -200,7 +200,7 @@ impl<F> LimitLayer<ChosenLimiter<F>> {
 }
 
 impl<L> LimitLayer<L> {
-    /// Limits each key of an [`Identity`](super::Identity). A request whose key is unknown is refused with 403, unless such
+    /// Limits each key of an [`Identity`]. A request whose key is unknown is refused with 403, unless such
     /// requests [share a key](LimitLayer::or_shared). The body of the 403 states [what is missing](super::NoIdentity::detail). If
     /// every request lacks the address of its peer, the server does not [pass it on](super::Identity).
     ///
@@ -382,7 +382,7 @@ impl<L, I> LimitLayer<L, I> {
         ///     (Extension(cost), answer)
         /// }
         ///
-        /// let layer = LimitLayer::new(Limiter::new("100 per request/min and 100000 tokens/min")?)
+        /// let layer = LimitLayer::new(Limiter::new("100/min per request and 100000 tokens/min")?)
         ///     .cost_of("tokens", |_| 1_000) // an estimate
         ///     .settle_by(|head| head.extensions.get().cloned());
         /// let app: Router = Router::new().route("/complete", post(complete)).layer(layer);
