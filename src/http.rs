@@ -106,7 +106,7 @@ pub use identity::{
 pub use layer::LimitLayer;
 pub use outbound::{
     ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
-    OutboundRetry, OutboundService, Retry,
+    OutboundRetry, OutboundService, Retry, RetryBudget,
 };
 pub use service::{LimitFuture, LimitService};
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

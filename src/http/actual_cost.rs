@@ -11,7 +11,8 @@ use crate::strategy::{Outcome, Unit};
 /// [`LimitLayer::settle_by`](super::LimitLayer::settle_by) has an example.
 ///
 /// The cost that was set last counts. Nothing is settled before the permit ends, and if no cost was set, the estimate stays charged.
-/// See [`Permit::settle`] for what a limit refunds.
+/// See [`Permit::settle`] for what a limit refunds. [`OutboundLayer::settle_later`](super::OutboundLayer::settle_later) settles when
+/// the last clone is dropped.
 ///
 /// ```
 /// use tollgate::http::ActualCost;
@@ -25,10 +26,31 @@ use crate::strategy::{Outcome, Unit};
 #[derive(Clone, Default)]
 pub struct ActualCost(Arc<Lock<KnownCost>>);
 
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Default)]
 struct KnownCost {
     plain: Option<u64>,
     units: CostDetails,
+    /// A permit that is settled when no clone is left, and the outcome that is reported with it.
+    left: Option<(Permit, Option<Outcome>)>,
+}
+
+impl KnownCost {
+    fn settle(&self, permit: Permit, outcome: Option<Outcome>) {
+        let actual = Actual::Costs {
+            plain: self.plain,
+            units: &self.units,
+        };
+        permit.end(actual, outcome);
+    }
+}
+
+/// The last clone is dropped.
+impl Drop for KnownCost {
+    fn drop(&mut self) {
+        if let Some((permit, outcome)) = self.left.take() {
+            self.settle(permit, outcome);
+        }
+    }
 }
 
 impl ActualCost {
@@ -76,18 +98,21 @@ impl ActualCost {
         self.0.lock().units.get(Unit::new(unit))
     }
 
-    /// Settles the permit by what is known, and reports the outcome, if there is one. Returns the permit if no cost was set.
-    pub(super) fn settle(&self, permit: Permit, outcome: Option<Outcome>) -> Result<(), Permit> {
-        let known = self.0.lock().clone();
-        if known == KnownCost::default() {
-            return Err(permit);
-        }
-        let actual = Actual::Costs {
+    /// Settles the permit by what is known now, and reports the outcome, if there is one.
+    pub(super) fn settle(&self, permit: Permit, outcome: Option<Outcome>) {
+        let known = self.0.lock();
+        // No foreign code runs under the lock.
+        let known = KnownCost {
             plain: known.plain,
-            units: &known.units,
+            units: known.units.clone(),
+            left: None,
         };
-        permit.end(actual, outcome);
-        Ok(())
+        known.settle(permit, outcome);
+    }
+
+    /// [`ActualCost::settle`] when no clone is left, by what is known then.
+    pub(super) fn settle_last(self, permit: Permit, outcome: Option<Outcome>) {
+        self.0.lock().left = Some((permit, outcome));
     }
 }
 

@@ -182,8 +182,16 @@ impl<B: Body<Data = Bytes>> Body for LimitBody<B> {
 pub(super) struct HeldPermit {
     permit: Option<Permit>,
     outcome: Outcome,
-    /// What the permit is settled by, if it is settled.
-    actual: Option<ActualCost>,
+    settled_by: Option<SettledBy>,
+}
+
+/// What a permit is settled by, and when.
+#[derive(Debug)]
+pub(super) enum SettledBy {
+    /// When the work ends.
+    AtEnd(ActualCost),
+    /// When the work has ended, and no clone of the cost is left.
+    LastClone(ActualCost),
 }
 
 impl HeldPermit {
@@ -191,22 +199,22 @@ impl HeldPermit {
         Self {
             permit,
             outcome,
-            actual: None,
+            settled_by: None,
         }
     }
 
-    pub(super) fn settled_by(mut self, actual: Option<ActualCost>) -> Self {
-        self.actual = actual;
+    pub(super) fn settled_by(mut self, settled_by: Option<SettledBy>) -> Self {
+        self.settled_by = settled_by;
         self
     }
 
     /// Whether the end of the work matters to the limiter.
     pub(super) fn holds(&self) -> bool {
         let permit = self.permit.as_ref();
-        permit.is_some_and(|permit| permit.may_hold_place() || self.actual.is_some())
+        permit.is_some_and(|permit| permit.may_hold_place() || self.settled_by.is_some())
     }
 
-    /// Settles the permit, reports the outcome of finished work, and releases the permit.
+    /// Reports the outcome of finished work, and settles and releases the permit.
     pub(super) fn complete(&mut self) {
         if let Some(permit) = self
             .settle(Some(self.outcome))
@@ -216,20 +224,22 @@ impl HeldPermit {
         }
     }
 
-    /// Takes the permit back from limits that charged it for a request that was refused elsewhere.
-    pub(super) fn refund(&mut self) {
+    /// Refunds the permit of a request that was refused elsewhere, and reports the outcome, if there is one.
+    pub(super) fn refund(&mut self, outcome: Option<Outcome>) {
         if let Some(permit) = self.permit.take() {
-            permit.end(Actual::Nothing, None);
+            permit.end(Actual::Nothing, outcome);
         }
     }
 
-    /// Settles the permit by its actual cost, if that is known. Else returns it.
+    /// Settles the permit, if it is to be settled. Else returns it.
     fn settle(&mut self, outcome: Option<Outcome>) -> Option<Permit> {
         let permit = self.permit.take()?;
-        match &self.actual {
-            Some(actual) => actual.settle(permit, outcome).err(),
-            None => Some(permit),
+        match self.settled_by.take() {
+            Some(SettledBy::AtEnd(actual)) => actual.settle(permit, outcome),
+            Some(SettledBy::LastClone(actual)) => actual.settle_last(permit, outcome),
+            None => return Some(permit),
         }
+        None
     }
 
     /// Releases the permit of work that was broken off. The duration means nothing then, so only an overload is reported.

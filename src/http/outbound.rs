@@ -1,6 +1,7 @@
 //! The client side: a layer that obeys a limiter and the limits that the upstream reports, its service, and the future of a request
 //! through it.
 
+mod budget;
 mod retry;
 
 use std::error::Error;
@@ -12,15 +13,16 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
-use http::{Request, Response, response};
+use http::{Request, Response, StatusCode, response};
 use http_body::Body;
 use pin_project::pin_project;
 use thiserror::Error;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::actual_cost::ActualCost;
 use super::admission::Admits;
-use super::body::{HeldPermit, PermitBody, outcome_of};
+use super::body::{HeldPermit, PermitBody, SettledBy, outcome_of};
 use super::grpc;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
 use crate::acquire::AcquireOwned;
@@ -31,6 +33,7 @@ use crate::permit::Permit;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 use crate::upstream::UpstreamSignal;
 
+pub use budget::RetryBudget;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 
 /// A tower [`Layer`] for HTTP clients: each request waits for a permit, and the limits that the upstream
@@ -143,6 +146,8 @@ type LimiterOf = dyn Fn(&Parts) -> Result<Limiter, TryAcquireError> + Send + Syn
 
 type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
 
+type ActualOf = dyn Fn(&response::Parts) -> Option<ActualCost> + Send + Sync;
+
 /// The options of a layer that do not depend on the types of the inner service.
 #[derive(Clone)]
 struct OutboundCommon {
@@ -150,6 +155,10 @@ struct OutboundCommon {
     reader_of: Arc<dyn Fn(&Parts) -> UpstreamReader + Send + Sync>,
     costs: Vec<(Arc<str>, Arc<CostOf>)>,
     options: RequestOptions,
+    cost: Option<Arc<CostOf>>,
+    actual: Option<Arc<ActualOf>>,
+    settles_later: bool,
+    refunds_denied: bool,
     until_head: bool,
 }
 
@@ -198,6 +207,10 @@ impl OutboundLayer {
             reader_of: Arc::new(|_| UpstreamReader::new(UpstreamFamily::RetryAfter)),
             costs: Vec::new(),
             options: RequestOptions::new(1, caller),
+            cost: None,
+            actual: None,
+            settles_later: false,
+            refunds_denied: false,
             until_head: false,
         };
         Self {
@@ -243,6 +256,97 @@ impl<C, R> OutboundLayer<C, R> {
             timeout
         });
         self
+    }
+
+    /// Sets the cost of each request by its head: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. A
+    /// request of cost 0 is sent without a permit.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::OutboundLayer;
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new("1000/min")?).cost_by(|request| match request.uri.path() {
+    ///     "/search" => 10,
+    ///     "/status" => 0,
+    ///     _ => 1,
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.common.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Settles the permit of each request by what it has really cost, when the body of the response has ended or is dropped. The
+    /// function gets the head of the response. `None` keeps the estimate, which is the [cost](Self::cost_by) of the request. See
+    /// [`Permit::settle`] for what a limit refunds.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{ActualCost, OutboundLayer};
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new("100000 tokens/min")?)
+    ///     .cost_of("tokens", |_| 1_000) // an estimate
+    ///     .settle_by(|head| {
+    ///         let tokens = head.headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;
+    ///         Some(ActualCost::of("tokens", tokens))
+    ///     });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// A [`KeyedLimiter`](crate::KeyedLimiter) of rates settles only if it was built with
+    /// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits).
+    pub fn settle_by(
+        mut self,
+        actual_of: impl Fn(&response::Parts) -> Option<ActualCost> + Send + Sync + 'static,
+    ) -> Self {
+        self.common.actual = Some(Arc::new(actual_of));
+        self
+    }
+
+    setters! { const:
+        /// Puts an [`ActualCost`] into the extensions of each response, for a cost that only the body tells. The permit is settled, and
+        /// its place released, when the body has ended or is dropped and no clone of the cost is left. Set the cost before that. A cost
+        /// that [`settle_by`](Self::settle_by) finds comes first.
+        ///
+        /// ```
+        /// use http_body_util::BodyExt;
+        /// use tollgate::Limiter;
+        /// use tollgate::http::{ActualCost, OutboundLayer};
+        /// # use std::convert::Infallible;
+        /// # use http::{Request, Response};
+        /// # use tower::{Layer, ServiceExt, service_fn};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let model = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new("350".to_owned())));
+        /// # let request = Request::new(String::new());
+        /// let limiter = Limiter::new("100000 tokens/min")?;
+        /// let client = OutboundLayer::new(limiter.clone()).cost_of("tokens", |_| 1_000).settle_later().layer(model);
+        ///
+        /// let mut response = client.oneshot(request).await?;
+        /// let cost: ActualCost = response.extensions_mut().remove().unwrap_or_default();
+        /// let usage = response.into_body().collect().await?.to_bytes(); // here the text of a number
+        /// cost.set_of("tokens", std::str::from_utf8(&usage)?.parse()?);
+        /// drop(cost);
+        /// assert_eq!(limiter.limits()[0].remaining, 100_000 - 350);
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub settle_later() => common.settles_later = true;
+
+        /// Refunds the permit of a request that the upstream has denied with 429 (or by a rule that the [family](UpstreamFamily)
+        /// adds), if the upstream does not count such requests. By default they stay charged. A 503 stays charged: the upstream may
+        /// have carried out such a request in part.
+        ///
+        /// ```
+        /// use tollgate::Limiter;
+        /// use tollgate::http::OutboundLayer;
+        ///
+        /// let layer = OutboundLayer::new(Limiter::new("100/min")?).refund_denied();
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub refund_denied() => common.refunds_denied = true;
     }
 
     /// Sets the cost of a request in a unit that limits [count](crate::Counts::Unit).
@@ -325,7 +429,8 @@ impl<C, R> OutboundLayer<C, R> {
     /// retried. Defaults to 0. The body must be `Clone`. See the [type's example](Self#examples).
     ///
     /// If it is known at once that the request gets no permit, the denial is returned: for instance if the pause is longer than
-    /// the [timeout](Self::timeout).
+    /// the [timeout](Self::timeout). It is also returned if the [budget](RetryBudget) of the layer and its clones cannot pay for the
+    /// retry: to an upstream that denies all requests, about one of ten is sent again.
     ///
     /// For other rules, see [`Retry`].
     pub fn retry(self, times: u32) -> OutboundLayer<C, Retry> {
@@ -356,6 +461,7 @@ impl<C, R> OutboundLayer<C, R> {
                 times,
                 unavailable: false,
                 clone,
+                budget: RetryBudget::new(),
             },
         }
     }
@@ -376,6 +482,13 @@ impl<C, F> OutboundLayer<C, Retry<F>> {
         self.retry.unavailable = true;
         self
     }
+
+    /// Sets the budget that pays for retries. Defaults to one of its own, which the clones of the layer share. See [`RetryBudget`] for
+    /// an example.
+    pub fn retry_budget(mut self, budget: RetryBudget) -> Self {
+        self.retry.budget = budget;
+        self
+    }
 }
 
 impl OutboundCommon {
@@ -387,6 +500,9 @@ impl OutboundCommon {
             _ => AcquireError::Closed,
         })?;
         let mut options = self.options.clone();
+        if let Some(cost) = &self.cost {
+            options.cost = cost(parts);
+        }
         for (unit, cost) in &self.costs {
             options.set_cost_of(unit, cost(parts));
         }
@@ -406,6 +522,19 @@ impl OutboundCommon {
         for field in answer.malformed().iter().skip(1) {
             limiter.apply_upstream_signal(&UpstreamSignal::new().malformed(field));
         }
+    }
+}
+
+impl OutboundCommon {
+    /// What the permit is settled by, if it is settled.
+    fn settled_by(&self, head: &mut response::Parts) -> Option<SettledBy> {
+        let known = self.actual.as_ref().and_then(|actual_of| actual_of(head));
+        if !self.settles_later {
+            return known.map(SettledBy::AtEnd);
+        }
+        let actual = known.unwrap_or_default();
+        head.extensions.insert(actual.clone());
+        Some(SettledBy::LastClone(actual))
     }
 }
 
@@ -489,6 +618,9 @@ where
         let (parts, body) = request.into_parts();
         let reader = (layer.common.reader_of)(&parts);
         let plan = layer.common.plan(&parts);
+        if let Some(budget) = layer.retry.budget() {
+            budget.note_request();
+        }
         // The clone is not ready, so it stays here, and the ready service takes the call.
         let clone = self.inner.clone();
         OutboundFuture {
@@ -551,6 +683,10 @@ where
         loop {
             match this.stage.as_mut().project() {
                 OutboundStageNow::Asking => match this.plan {
+                    Ok((_, options)) if options.cost == 0 => {
+                        drop(this.denied.take()); // others can use its connection
+                        this.stage.set(OutboundStage::Readying(None));
+                    }
                     Ok((limiter, options)) => {
                         let manager = Arc::clone(limiter.manager());
                         let acquire = AcquireOwned::new(manager, options.clone());
@@ -591,7 +727,7 @@ where
                     let answer = ready!(future.poll(cx));
                     let permit = permit.take();
                     this.stage.set(OutboundStage::Done);
-                    let (head, body) = match answer {
+                    let (mut head, body) = match answer {
                         Ok(response) => response.into_parts(),
                         Err(error) => {
                             let outcome = this.layer.classifier.classify(Err(&error));
@@ -606,16 +742,26 @@ where
                     if let Ok((limiter, _)) = this.plan {
                         this.layer.common.heed(&answer, limiter);
                     }
-                    let again = answer.is_limited()
-                        && this.layer.retry.retries(status)
-                        && this.request.is_some();
-                    let until_head = again || this.layer.common.until_head;
-                    let body = PermitBody::of_answer(
-                        &head.headers,
-                        body,
-                        HeldPermit::new(permit, outcome),
-                        until_head,
-                    );
+                    let is_limited = answer.is_limited();
+                    let (common, retry) = (&this.layer.common, &this.layer.retry);
+                    let again = is_limited
+                        && retry.retries(status)
+                        && this.request.is_some()
+                        && retry.budget().is_none_or(RetryBudget::pay);
+                    if let Some(budget) = retry.budget().filter(|_| outcome == Outcome::Ok) {
+                        budget.note_success();
+                    }
+                    let mut held = HeldPermit::new(permit, outcome);
+                    if is_limited
+                        && common.refunds_denied
+                        && status != StatusCode::SERVICE_UNAVAILABLE
+                    {
+                        held.refund(Some(outcome));
+                    } else {
+                        held = held.settled_by(common.settled_by(&mut head));
+                    }
+                    let until_head = again || common.until_head;
+                    let body = PermitBody::of_answer(&head.headers, body, held, until_head);
                     let response = Response::from_parts(head, body);
                     if !again {
                         return Poll::Ready(Ok(response));

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::admission::{Admission, Admits, Answer, AskTerms};
 use super::answer::Refusal;
-use super::body::{HeldPermit, LimitBody, PermitBody};
+use super::body::{HeldPermit, LimitBody, PermitBody, SettledBy};
 use super::fields::{FieldValues, set_retry_pushback};
 use super::grpc;
 use super::identity::{FoundKey, Identified, Identifies, NoIdentity};
@@ -344,7 +344,7 @@ impl<L, I> LimitLayer<L, I> {
         let mut held = HeldPermit::new(permit, (options.classify)(status));
         let mut response = result.inspect_err(|_| held.complete())?;
         if response.extensions().get::<RefusedWithin>().is_some() {
-            held.refund();
+            held.refund(None);
             let costs = self.terms(terms).options.costs();
             for status in &mut limits {
                 status.refund(costs.of(status.limit.counts()).unwrap_or(0));
@@ -365,7 +365,7 @@ impl<L, I> LimitLayer<L, I> {
         }
         let (head, body) = response.into_parts();
         if let Some(actual_of) = &options.actual {
-            held = held.settled_by(actual_of(&head));
+            held = held.settled_by(actual_of(&head).map(SettledBy::AtEnd));
         }
         let body = PermitBody::of_answer(&head.headers, body, held, options.until_head);
         Ok(Response::from_parts(head, LimitBody::of_service(body)))

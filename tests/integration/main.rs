@@ -60,6 +60,8 @@ mod http_layer_terms;
 #[cfg(feature = "http")]
 mod http_outbound;
 #[cfg(feature = "http")]
+mod http_outbound_costs;
+#[cfg(feature = "http")]
 mod http_readiness;
 #[cfg(feature = "http")]
 mod http_refusals;

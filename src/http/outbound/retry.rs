@@ -2,6 +2,8 @@
 
 use http::StatusCode;
 
+use super::budget::RetryBudget;
+
 /// Whether requests with the body `B` are sent again: [`NoRetry`] or a [`Retry`]. See
 /// [`OutboundLayer::retry`](super::OutboundLayer::retry).
 pub trait OutboundRetry<B> {
@@ -13,6 +15,11 @@ pub trait OutboundRetry<B> {
 
     /// A clone of the body, if it can be cloned.
     fn clone_body(&self, body: &B) -> Option<B>;
+
+    /// The budget that pays for retries; `None` if they are free.
+    fn budget(&self) -> Option<&RetryBudget> {
+        None
+    }
 }
 
 /// No request is sent again: the default of an [`OutboundLayer`](super::OutboundLayer).
@@ -87,11 +94,12 @@ impl<B> OutboundRetry<B> for NoRetry {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Retry<F = Cloned> {
     pub(super) times: u32,
     pub(super) unavailable: bool,
     pub(super) clone: F,
+    pub(super) budget: RetryBudget,
 }
 
 /// Clones bodies by their `Clone`. See [`Retry`].
@@ -126,5 +134,9 @@ impl<B, F: CloneBody<B>> OutboundRetry<B> for Retry<F> {
 
     fn clone_body(&self, body: &B) -> Option<B> {
         self.clone.clone_body(body)
+    }
+
+    fn budget(&self) -> Option<&RetryBudget> {
+        Some(&self.budget)
     }
 }
