@@ -72,7 +72,23 @@ impl AskTerms {
         }
     }
 
-    #[inline]
+    /// The answer of a limiter that decides now.
+    #[inline(always)]
+    fn at_once(
+        &self,
+        try_request: impl FnOnce(
+            &RequestOptions,
+            Option<&mut Vec<LimitStatus>>,
+        ) -> Result<Permit, TryAcquireError>,
+    ) -> Admission {
+        let mut limits = Vec::new();
+        let wanted = self.is_explained.then_some(&mut limits);
+        Admission::Now(match try_request(&self.options, wanted) {
+            Ok(permit) => Ok((permit, limits)),
+            Err(error) => Err(Box::new(Refusal::at_once(error, limits))),
+        })
+    }
+
     fn request<T>(&self, target: T) -> PermitRequest<T> {
         PermitRequest {
             target,
@@ -117,19 +133,12 @@ fn explained<E>(
 
 impl AsksLimiter<NoKey> for Limiter {
     fn ask(&self, _: &NoKey, terms: &AskTerms) -> Admission {
-        let request = terms.request(self);
-        match (terms.wait, terms.is_explained) {
-            (None, true) => {
-                Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
-            }
-            (None, false) => Admission::Now(explained(
-                Refusal::at_once,
-                (request.try_acquire(), Vec::new()),
-            )),
-            (Some(wait), _) => {
-                Admission::later(Refusal::of_wait, request.timeout(wait).acquire_explained())
-            }
-        }
+        let Some(wait) = terms.wait else {
+            let channel = self.manager().in_channel();
+            return terms.at_once(|options, limits| channel.try_request(options, limits));
+        };
+        let request = terms.request(self).timeout(wait);
+        Admission::later(Refusal::of_wait, request.acquire_explained())
     }
 
     fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
@@ -139,19 +148,11 @@ impl AsksLimiter<NoKey> for Limiter {
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimiter<K> {
     fn ask(&self, key: &K, terms: &AskTerms) -> Admission {
-        let request = terms.request((self, key));
-        match (terms.wait, terms.is_explained) {
-            (None, true) => {
-                Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
-            }
-            (None, false) => Admission::Now(explained(
-                Refusal::at_once,
-                (request.try_acquire(), Vec::new()),
-            )),
-            (Some(wait), _) => {
-                Admission::later(Refusal::of_wait, request.timeout(wait).acquire_explained())
-            }
-        }
+        let Some(wait) = terms.wait else {
+            return terms.at_once(|options, limits| self.try_request(key, options, limits));
+        };
+        let request = terms.request((self, key)).timeout(wait);
+        Admission::later(Refusal::of_wait, request.acquire_explained())
     }
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {

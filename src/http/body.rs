@@ -11,7 +11,6 @@ use pin_project::pin_project;
 
 use super::actual_cost::ActualCost;
 use super::upstream::whole;
-use crate::core::request::Actual;
 use crate::permit::Permit;
 use crate::strategy::Outcome;
 
@@ -46,10 +45,10 @@ pub struct PermitBody<B> {
 
 impl<B> PermitBody<B> {
     /// A body that holds this permit. Even an empty body keeps the permit until it is dropped.
-    pub const fn new(body: B, permit: Option<Permit>) -> Self {
+    pub fn new(body: B, mut permit: Option<Permit>) -> Self {
         Self {
             body,
-            held: HeldPermit::new(permit, Outcome::Ignored),
+            held: HeldPermit::new(&mut permit, None, || Outcome::Ignored),
             left: None,
         }
     }
@@ -177,10 +176,15 @@ impl<B: Body<Data = Bytes>> Body for LimitBody<B> {
     }
 }
 
-/// A permit, and the outcome that is reported to its limiter when the work ends.
+/// A permit that is held until the work has ended; nothing if the end does not matter to its limiter. It is boxed, because most
+/// responses hold nothing, and are moved several times.
 #[derive(Debug)]
-pub(super) struct HeldPermit {
-    permit: Option<Permit>,
+pub(super) struct HeldPermit(Option<Box<Held>>);
+
+#[derive(Debug)]
+struct Held {
+    permit: Permit,
+    /// What is reported when the work ends.
     outcome: Outcome,
     settled_by: Option<SettledBy>,
 }
@@ -195,65 +199,72 @@ pub(super) enum SettledBy {
 }
 
 impl HeldPermit {
-    pub(super) const fn new(permit: Option<Permit>, outcome: Outcome) -> Self {
-        Self {
-            permit,
-            outcome,
-            settled_by: None,
+    /// Takes the permit out, and drops it if it holds nothing.
+    #[inline]
+    pub(super) fn new(
+        permit: &mut Option<Permit>,
+        settled_by: Option<SettledBy>,
+        outcome: impl FnOnce() -> Outcome,
+    ) -> Self {
+        if permit.as_ref().is_some_and(Permit::may_hold_place) || settled_by.is_some() {
+            return Self::holding(permit, settled_by, outcome());
         }
+        *permit = None;
+        Self(None)
     }
 
-    pub(super) fn settled_by(mut self, settled_by: Option<SettledBy>) -> Self {
-        self.settled_by = settled_by;
-        self
+    #[inline(never)]
+    fn holding(
+        permit: &mut Option<Permit>,
+        settled_by: Option<SettledBy>,
+        outcome: Outcome,
+    ) -> Self {
+        let held = |permit| Held {
+            permit,
+            outcome,
+            settled_by,
+        };
+        Self(permit.take().map(|permit| Box::new(held(permit))))
     }
 
     /// Whether the end of the work matters to the limiter.
     pub(super) fn holds(&self) -> bool {
-        let permit = self.permit.as_ref();
-        permit.is_some_and(|permit| permit.may_hold_place() || self.settled_by.is_some())
+        self.0.is_some()
     }
 
     /// Reports the outcome of finished work, and settles and releases the permit.
     pub(super) fn complete(&mut self) {
-        if let Some(permit) = self
-            .settle(Some(self.outcome))
-            .filter(Permit::may_hold_place)
-        {
-            permit.report(self.outcome);
+        if let Some(held) = self.0.take() {
+            let outcome = held.outcome;
+            held.end(Some(outcome));
         }
-    }
-
-    /// Refunds the permit of a request that was refused elsewhere, and reports the outcome, if there is one.
-    pub(super) fn refund(&mut self, outcome: Option<Outcome>) {
-        if let Some(permit) = self.permit.take() {
-            permit.end(Actual::Nothing, outcome);
-        }
-    }
-
-    /// Settles the permit, if it is to be settled. Else returns it.
-    fn settle(&mut self, outcome: Option<Outcome>) -> Option<Permit> {
-        let permit = self.permit.take()?;
-        match self.settled_by.take() {
-            Some(SettledBy::AtEnd(actual)) => actual.settle(permit, outcome),
-            Some(SettledBy::LastClone(actual)) => actual.settle_last(permit, outcome),
-            None => return Some(permit),
-        }
-        None
     }
 
     /// Releases the permit of work that was broken off. The duration means nothing then, so only an overload is reported.
     pub(super) fn give_up(&mut self) {
-        if self.outcome == Outcome::Overloaded {
-            self.complete();
+        if let Some(held) = self.0.take() {
+            let outcome = Some(held.outcome);
+            held.end(outcome.filter(|outcome| *outcome == Outcome::Overloaded));
         }
-        drop(self.settle(None));
     }
 }
 
 impl Drop for HeldPermit {
     fn drop(&mut self) {
         self.give_up();
+    }
+}
+
+impl Held {
+    fn end(self, outcome: Option<Outcome>) {
+        match (self.settled_by, outcome) {
+            (Some(SettledBy::AtEnd(actual)), _) => actual.settle(self.permit, outcome),
+            (Some(SettledBy::LastClone(actual)), _) => actual.settle_last(self.permit, outcome),
+            (None, Some(outcome)) => {
+                self.permit.report(outcome);
+            }
+            (None, None) => drop(self.permit),
+        }
     }
 }
 

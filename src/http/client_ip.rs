@@ -256,6 +256,9 @@ impl ClientIp {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn find(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
+        if let (Proxies::None, Some(IpAddr::V4(_)), 32) = (&self.proxies, peer, self.ipv4_prefix) {
+            return peer.ok_or(NoClientIp::NoPeer); // as it is
+        }
         let peer = peer.map(Address::from).ok_or(NoClientIp::NoPeer);
         let client = match &self.proxies {
             Proxies::None => peer?,

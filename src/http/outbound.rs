@@ -26,6 +26,7 @@ use super::body::{HeldPermit, PermitBody, SettledBy, outcome_of};
 use super::grpc;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
 use crate::acquire::AcquireOwned;
+use crate::core::request::Actual;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
@@ -725,13 +726,13 @@ where
                 }
                 OutboundStageNow::Calling(future, permit) => {
                     let answer = ready!(future.poll(cx));
-                    let permit = permit.take();
+                    let mut permit = permit.take();
                     this.stage.set(OutboundStage::Done);
                     let (mut head, body) = match answer {
                         Ok(response) => response.into_parts(),
                         Err(error) => {
                             let outcome = this.layer.classifier.classify(Err(&error));
-                            HeldPermit::new(permit, outcome).complete();
+                            HeldPermit::new(&mut permit, None, || outcome).complete();
                             return Poll::Ready(Err(OutboundError::Service(error)));
                         }
                     };
@@ -751,15 +752,14 @@ where
                     if let Some(budget) = retry.budget().filter(|_| outcome == Outcome::Ok) {
                         budget.note_success();
                     }
-                    let mut held = HeldPermit::new(permit, outcome);
-                    if is_limited
+                    let is_refunded = is_limited
                         && common.refunds_denied
-                        && status != StatusCode::SERVICE_UNAVAILABLE
-                    {
-                        held.refund(Some(outcome));
-                    } else {
-                        held = held.settled_by(common.settled_by(&mut head));
+                        && status != StatusCode::SERVICE_UNAVAILABLE;
+                    if is_refunded && let Some(permit) = permit.take() {
+                        permit.end(Actual::Nothing, Some(outcome));
                     }
+                    let settled_by = common.settled_by(&mut head);
+                    let held = HeldPermit::new(&mut permit, settled_by, || outcome);
                     let until_head = again || common.until_head;
                     let body = PermitBody::of_answer(&head.headers, body, held, until_head);
                     let response = Response::from_parts(head, body);

@@ -20,6 +20,7 @@ use super::grpc;
 use super::identity::{FoundKey, Identified, Identifies, NoIdentity};
 use super::layer::LimitLayer;
 use crate::acquire::random_up_to;
+use crate::core::request::Actual;
 use crate::event::EventKind;
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
@@ -197,10 +198,11 @@ where
                 }
                 LimitStageProjection::Calling(call, permit, limits) => {
                     let result = ready!(call.poll(cx));
-                    let granted = (permit.take(), mem::take(limits));
-                    this.stage.set(LimitStage::Done);
+                    let granted = (permit, mem::take(limits));
                     let of_request = (this.key.as_ref(), this.terms.as_deref());
-                    return Poll::Ready(layer.end(result, granted, of_request));
+                    let ended = layer.end(result, granted, of_request);
+                    this.stage.set(LimitStage::Done);
+                    return Poll::Ready(ended);
                 }
                 LimitStageProjection::Refused(refusal, form) => {
                     if I::HAS_KEYS {
@@ -329,7 +331,7 @@ impl<L, I> LimitLayer<L, I> {
     fn end<K, R, E>(
         &self,
         result: Result<Response<R>, E>,
-        (permit, mut limits): (Option<Permit>, Vec<LimitStatus>),
+        (permit, mut limits): (&mut Option<Permit>, Vec<LimitStatus>),
         (key, terms): (Option<&K>, Option<&AskTerms>),
     ) -> Result<Response<LimitBody<R>>, E>
     where
@@ -337,35 +339,42 @@ impl<L, I> LimitLayer<L, I> {
         R: http_body::Body,
     {
         let options = &self.options;
-        let answered = result.as_ref().ok();
-        let status =
-            answered.map(|response| grpc::http_status(response.status(), response.headers()));
+        let (mut head, body) = match result {
+            Ok(response) => response.into_parts(),
+            Err(error) => {
+                HeldPermit::new(permit, None, || (options.classify)(None)).complete();
+                return Err(error);
+            }
+        };
+        let status = || grpc::http_status(head.status, &head.headers);
+        if let (Some(penalty), Some(key)) = (&options.penalty, key)
+            && let units @ 1.. = penalty(status())
+        {
+            self.limiter.penalize(key, units);
+        }
         let cost = permit.as_ref().map_or(0, Permit::cost);
-        let mut held = HeldPermit::new(permit, (options.classify)(status));
-        let mut response = result.inspect_err(|_| held.complete())?;
-        if response.extensions().get::<RefusedWithin>().is_some() {
-            held.refund(None);
+        if head.extensions.get::<RefusedWithin>().is_some() {
+            if let Some(permit) = permit.take() {
+                permit.end(Actual::Nothing, None);
+            }
             let costs = self.terms(terms).options.costs();
             for status in &mut limits {
                 status.refund(costs.of(status.limit.counts()).unwrap_or(0));
             }
         }
-        if let (Some(penalty), Some(key), Some(status)) = (&options.penalty, key, status)
-            && let units @ 1.. = penalty(status)
-        {
-            self.limiter.penalize(key, units);
-        }
+        let actual = options
+            .actual
+            .as_ref()
+            .and_then(|actual_of| actual_of(&head));
+        let outcome = || (options.classify)(Some(status()));
+        let held = HeldPermit::new(permit, actual.map(SettledBy::AtEnd), outcome);
         // If the store was not asked, no limit has a state.
         if !limits.is_empty() && !options.is_shadow {
             let values = FieldValues::granted(&limits).cost(cost);
-            let (headers, known) = (response.headers_mut(), Some(&self.known_policies));
+            let (headers, known) = (&mut head.headers, Some(&self.known_policies));
             options
                 .fields
                 .write_at(headers, &values, known, SystemTime::now);
-        }
-        let (head, body) = response.into_parts();
-        if let Some(actual_of) = &options.actual {
-            held = held.settled_by(actual_of(&head).map(SettledBy::AtEnd));
         }
         let body = PermitBody::of_answer(&head.headers, body, held, options.until_head);
         Ok(Response::from_parts(head, LimitBody::of_service(body)))

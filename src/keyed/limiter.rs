@@ -398,6 +398,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.observers().name.as_deref()
     }
 
+    #[inline]
+    pub(crate) fn try_request<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+        options: &RequestOptions,
+        limits: Option<&mut Vec<LimitStatus>>,
+    ) -> Result<Permit, TryAcquireError> {
+        with_table!(&*self.table, |table| table
+            .try_request(key, options, limits))
+    }
+
     pub(crate) fn observers(&self) -> &KeyedObservers {
         with_table!(&*self.table, |table| &table.shared.observers)
     }
@@ -771,11 +782,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
     /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
         let (limiter, key) = self.target;
-        with_table!(&*limiter.table, |table| table.try_request(
-            key,
-            &self.options,
-            None
-        ))
+        limiter.try_request(key, &self.options, None)
     }
 
     /// [`PermitRequest::try_acquire`], with the status of each limit of the key right after the decision. See
@@ -793,11 +800,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Ow
     pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
         let (limiter, key) = self.target;
         let mut limits = Vec::new();
-        let answer = with_table!(&*limiter.table, |table| table.try_request(
-            key,
-            &self.options,
-            Some(&mut limits)
-        ));
+        let answer = limiter.try_request(key, &self.options, Some(&mut limits));
         (answer, limits)
     }
 
