@@ -1,5 +1,6 @@
 //! Several limiters that are acquired together.
 
+use std::borrow::Borrow;
 use std::future::{Future, pending};
 use std::panic::Location;
 use std::pin::{Pin, pin};
@@ -78,7 +79,7 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LimiterGroup {
     members: Vec<Limiter>,
 }
@@ -152,8 +153,9 @@ impl GroupPermit {
 }
 
 impl LimiterGroup {
-    /// A group of limiters. An empty group admits everything.
-    pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
+    /// A group of limiters, given as values or as references. An empty group, which is the default,
+    /// admits everything.
+    pub fn new(members: impl IntoIterator<Item: Borrow<Limiter>>) -> Self {
         members.into_iter().fold(
             Self {
                 members: Vec::new(),
@@ -164,13 +166,11 @@ impl LimiterGroup {
 
     /// Adds a limiter. See [`LimiterGroup::new`].
     #[must_use]
-    pub fn and(mut self, member: Limiter) -> Self {
-        if !self
-            .members
-            .iter()
-            .any(|other| Arc::ptr_eq(other.manager(), member.manager()))
-        {
-            self.members.push(member);
+    pub fn and(mut self, member: impl Borrow<Limiter>) -> Self {
+        let member = member.borrow();
+        let mut members = self.members.iter();
+        if !members.any(|other| Arc::ptr_eq(other.manager(), member.manager())) {
+            self.members.push(member.clone());
         }
         self
     }

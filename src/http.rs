@@ -94,7 +94,7 @@ mod terms;
 mod upstream;
 
 pub use actual_cost::ActualCost;
-pub use admission::{Admits, ChosenLimiter, StoreKey};
+pub use admission::{Admits, ChosenLimiter, IntoLimiter, StoreKey};
 pub use answer::Refusal;
 pub use body::{LimitBody, PermitBody};
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};

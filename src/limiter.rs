@@ -1,5 +1,6 @@
 //! The handle of one limiter: requests, snapshots, and changes while it is in use.
 
+use std::borrow::Borrow;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -851,7 +852,7 @@ impl<'a> IntoFuture for PermitRequest<&'a Limiter> {
     }
 }
 
-/// A limiter that streams and sinks wait for: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter).
+/// A limiter that streams and sinks wait for: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter), or a reference to one.
 ///
 /// ```
 /// use futures_util::stream::{self, StreamExt};
@@ -881,6 +882,12 @@ pub trait Handle {
 impl Handle for Limiter {
     fn handle(&self) -> Limiter {
         self.clone()
+    }
+}
+
+impl<L: Handle> Handle for &L {
+    fn handle(&self) -> Limiter {
+        (**self).handle()
     }
 }
 
@@ -916,8 +923,8 @@ impl PollLimiter {
     /// Makes a `PollLimiter` whose requests have a cost of one unit.
     #[must_use]
     #[track_caller]
-    pub fn new(limiter: Limiter) -> Self {
-        Self::with_caller(limiter, Location::caller())
+    pub fn new(limiter: impl Borrow<Limiter>) -> Self {
+        Self::with_caller(limiter.borrow().clone(), Location::caller())
     }
 
     fn with_caller(limiter: Limiter, caller: Caller) -> Self {

@@ -54,7 +54,21 @@ macro_rules! flow_setters {
     };
 }
 
-/// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
+/// `cost_setter!(|this| this.items)`, in the `impl` of a stream: defines the method that sets the cost of each item.
+macro_rules! cost_setter {
+    (|$this:ident| $items:expr) => {
+        /// Sets the cost of each item: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. See
+        /// [`WithPermits::cost_by`] for an example.
+        pub fn cost_by(self, cost: impl Fn(&S::Item) -> u64 + Send + Sync + 'static) -> Self {
+            let mut $this = self;
+            $items.cost = Some(Box::new(cost));
+            $this
+        }
+    };
+}
+
+/// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits, of one unit each or of a [cost of their
+/// own](WithPermits::cost_by).
 ///
 /// Items keep their order. The stream takes an item from its source **before** it requests a permit, so an idle source uses no
 /// permit. At most one item waits at a time (backpressure: the source is not polled meanwhile). Neither the source nor its items
@@ -104,7 +118,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn throttled(self, limiter: &impl AnyLimiter) -> Throttled<Self> {
+    fn throttled(self, limiter: impl AnyLimiter) -> Throttled<Self> {
         if let Err(no_rate) = limiter.handle().manager().check_rate() {
             panic!("{no_rate}");
         }
@@ -142,7 +156,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn try_throttled(self, limiter: &impl AnyLimiter) -> TryThrottled<Self> {
+    fn try_throttled(self, limiter: impl AnyLimiter) -> TryThrottled<Self> {
         TryThrottled {
             items: self.with_permits(limiter),
         }
@@ -174,10 +188,11 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn with_permits(self, limiter: &impl AnyLimiter) -> WithPermits<Self> {
+    fn with_permits(self, limiter: impl AnyLimiter) -> WithPermits<Self> {
         WithPermits {
             source: self.fuse(),
             item: None,
+            cost: None,
             ticket: limiter.handle().ticket(Location::caller()),
             refused: false,
         }
@@ -219,7 +234,7 @@ pub trait StreamLimitExt: Stream + Sized {
     #[track_caller]
     fn for_each_permitted<W, F>(
         self,
-        limiter: &impl AnyLimiter,
+        limiter: impl AnyLimiter,
         work: W,
     ) -> ForEachPermitted<Self, W, F>
     where
@@ -254,7 +269,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn map_permitted<W, F>(self, limiter: &impl AnyLimiter, work: W) -> MapPermitted<Self, W, F>
+    fn map_permitted<W, F>(self, limiter: impl AnyLimiter, work: W) -> MapPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future,
@@ -299,7 +314,7 @@ pub trait StreamLimitExt: Stream + Sized {
     #[track_caller]
     fn map_permitted_unordered<W, F>(
         self,
-        limiter: &impl AnyLimiter,
+        limiter: impl AnyLimiter,
         work: W,
     ) -> MapPermitted<Self, W, F>
     where
@@ -342,13 +357,43 @@ pub struct WithPermits<S: Stream> {
     source: Fuse<S>,
     /// The item that was taken from the source and waits for its permit.
     item: Option<S::Item>,
+    /// The cost of an item, if it is not 1.
+    cost: Option<ItemCost<S::Item>>,
     ticket: OwnedTicket,
     /// Whether the limiter has refused the item, which ends the stream.
     refused: bool,
 }
 
+type ItemCost<I> = Box<dyn Fn(&I) -> u64 + Send + Sync>;
+
 impl<S: Stream> WithPermits<S> {
     flow_setters!(|this| this.ticket.options_mut());
+
+    /// Sets the cost of each item: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. An item of
+    /// another cost is refused, as one of [`acquire_many`](crate::Limiter::acquire_many), which ends the stream; but one of cost 0
+    /// passes a [throttled](StreamLimitExt::throttled) stream at once.
+    ///
+    /// Chunks of bytes at a megabyte a second:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{StreamExt as _, stream};
+    /// use tollgate::{Limiter, Rate, StreamLimitExt as _, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Limiter::new(TokenBucket::new(Rate::per_second(1_000_000), 64_000))?; // chunks of at most 64 kB
+    /// let chunks = stream::iter((0..40).map(|_| vec![0; 50_000])).throttled(&bytes).cost_by(|chunk| chunk.len() as u64);
+    /// let start = tokio::time::Instant::now();
+    /// assert_eq!(chunks.count().await, 40);
+    /// assert_eq!(start.elapsed(), Duration::from_millis(2_000 - 64));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cost_by(mut self, cost: impl Fn(&S::Item) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Box::new(cost));
+        self
+    }
 
     /// Returns the source, and the item that was taken from it and still waits for its permit.
     ///
@@ -386,10 +431,13 @@ impl<S: Stream> WithPermits<S> {
             return Poll::Ready(None);
         }
         if this.item.is_none() {
-            *this.item = ready!(this.source.poll_next(cx));
-        }
-        if this.item.is_none() {
-            return Poll::Ready(None);
+            let Some(item) = ready!(this.source.poll_next(cx)) else {
+                return Poll::Ready(None);
+            };
+            if let Some(cost) = this.cost {
+                this.ticket.options_mut().cost = cost(&item);
+            }
+            *this.item = Some(item);
         }
         let asked = ready!(ask(this.ticket, cx));
         *this.refused = asked.is_err();
@@ -405,7 +453,11 @@ impl<S: Stream> WithPermits<S> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<S::Item, AcquireError>>> {
-        self.poll_item(cx, OwnedTicket::poll_spent, |item, ()| item)
+        let ask = |ticket: &mut OwnedTicket, cx: &mut Context<'_>| match ticket.options_mut().cost {
+            0 => Poll::Ready(Ok(())),
+            _ => ticket.poll_spent(cx),
+        };
+        self.poll_item(cx, ask, |item, ()| item)
     }
 }
 
@@ -464,6 +516,7 @@ pub struct TryThrottled<S: Stream> {
 
 impl<S: Stream> TryThrottled<S> {
     flow_setters!(|this| this.items.ticket.options_mut());
+    cost_setter!(|this| this.items);
 
     /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
@@ -473,6 +526,7 @@ impl<S: Stream> TryThrottled<S> {
 
 impl<S: Stream> Throttled<S> {
     flow_setters!(|this| this.items.ticket.options_mut());
+    cost_setter!(|this| this.items);
 
     /// Why the stream ended early; `None` if it did not.
     ///
@@ -566,6 +620,7 @@ type Running<F> = Either<FuturesOrdered<Permitted<F>>, FuturesUnordered<Permitte
 
 impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
     flow_setters!(|this| this.items.ticket.options_mut());
+    cost_setter!(|this| this.items);
 
     fn new(items: WithPermits<S>, work: W, in_order: bool) -> Self {
         let running = if in_order {
@@ -666,6 +721,7 @@ pub struct ForEachPermitted<S: Stream, W, F: Future> {
 
 impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
     flow_setters!(|this| this.outputs.items.ticket.options_mut());
+    cost_setter!(|this| this.outputs.items);
 
     /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
     ///
@@ -737,7 +793,7 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn throttled_sink(self, limiter: &impl AnyLimiter) -> ThrottledSink<Self> {
+    fn throttled_sink(self, limiter: impl AnyLimiter) -> ThrottledSink<Self> {
         ThrottledSink {
             inner: self,
             ticket: limiter.handle().ticket(Location::caller()),

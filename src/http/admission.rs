@@ -53,6 +53,59 @@ pub trait AsksLimiter<K> {
     }
 }
 
+/// A limiter that a layer takes, as a value or as a reference, which is cloned. Only the limiters that have
+/// [`Admits`] implement this trait.
+///
+/// ```
+/// use tollgate::Limiter;
+/// use tollgate::http::{LimitLayer, OutboundLayer};
+///
+/// let limiter = Limiter::new("100/min")?;
+/// let (inbound, outbound) = (LimitLayer::new(&limiter), OutboundLayer::new(limiter)); // share the limiter
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub trait IntoLimiter: Sealed {
+    /// The limiter.
+    type Limiter;
+
+    /// The limiter, or a clone of it.
+    fn into_limiter(self) -> Self::Limiter;
+}
+
+/// The module of this trait is private.
+pub trait Sealed {}
+
+macro_rules! into_limiter {
+    ($([$($generic:ident)?] $limiter:ty;)*) => {$(
+        impl<$($generic)?> Sealed for $limiter {}
+
+        impl<$($generic)?> Sealed for &$limiter {}
+
+        impl<$($generic)?> IntoLimiter for $limiter {
+            type Limiter = Self;
+
+            fn into_limiter(self) -> Self {
+                self
+            }
+        }
+
+        impl<$($generic)?> IntoLimiter for &$limiter {
+            type Limiter = $limiter;
+
+            fn into_limiter(self) -> $limiter {
+                self.clone()
+            }
+        }
+    )*};
+}
+
+into_limiter! {
+    [] Limiter;
+    [K] KeyedLimiter<K>;
+    [] SharedLimiter;
+    [F] ChosenLimiter<F>;
+}
+
 /// How a layer asks its limiter for a request.
 #[derive(Debug, Clone)]
 pub struct AskTerms {

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, response};
 
 use super::actual_cost::ActualCost;
-use super::admission::{Admits, AskTerms, ChosenLimiter};
+use super::admission::{Admits, AskTerms, ChosenLimiter, IntoLimiter};
 use super::answer::Refusal;
 use super::body::outcome_of;
 use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
@@ -139,11 +139,11 @@ impl<L: Clone> LimitLayer<L> {
     /// If requests [wait](Self::wait), the builder of the limiter sets the bound of their queue.
     #[track_caller]
     #[expect(clippy::missing_panics_doc, reason = "the name is printable ASCII")]
-    pub fn new(limiter: L) -> Self {
+    pub fn new(limiter: impl IntoLimiter<Limiter = L>) -> Self {
         let fields = RateLimitFields::new("default").expect("it is printable ASCII");
         let terms = AskTerms::new(Location::caller());
         Self {
-            limiter,
+            limiter: limiter.into_limiter(),
             identity: Arc::new(NoKey),
             options: LayerOptions {
                 fields,

@@ -21,7 +21,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::actual_cost::ActualCost;
-use super::admission::Admits;
+use super::admission::{Admits, AsksLimiter as _, IntoLimiter};
 use super::body::{HeldPermit, PermitBody, SettledBy, outcome_of};
 use super::grpc;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
@@ -176,7 +176,10 @@ impl OutboundLayer {
     /// key is the host of the URI, in lower case and without a trailing dot, with its port unless that is the default of the
     /// scheme; else the `Host` field in lower case; else the empty string. See the [type's example](Self#examples).
     #[track_caller]
-    pub fn by_host(limiter: impl Admits<String> + Send + Sync + 'static) -> Self {
+    pub fn by_host<L>(limiter: L) -> Self
+    where
+        L: IntoLimiter<Limiter: Admits<String> + Send + Sync + 'static>,
+    {
         Self::by_key(limiter, host_of)
     }
 
@@ -192,10 +195,11 @@ impl OutboundLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[track_caller]
-    pub fn by_key<K>(
-        limiter: impl Admits<K> + Send + Sync + 'static,
-        key_of: impl Fn(&Parts) -> K + Send + Sync + 'static,
-    ) -> Self {
+    pub fn by_key<K, L>(limiter: L, key_of: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self
+    where
+        L: IntoLimiter<Limiter: Admits<K> + Send + Sync + 'static>,
+    {
+        let limiter = limiter.into_limiter();
         Self::of(
             Location::caller(),
             Arc::new(move |parts| limiter.limiter_of(&key_of(parts))),

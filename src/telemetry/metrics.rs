@@ -1,6 +1,6 @@
 //! Metrics: an observer that counts events, and a reporter that reads snapshots.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -310,7 +310,8 @@ impl MetricsReporter {
     }
 
     /// Adds a limiter to the report.
-    pub fn limiter(self, limiter: &Limiter) -> Self {
+    pub fn limiter(self, limiter: impl Borrow<Limiter>) -> Self {
+        let limiter = limiter.borrow();
         let (limiter, label) = (
             limiter.clone(),
             limiter_label(limiter.name().map(Arc::from).as_ref()),
@@ -330,8 +331,9 @@ impl MetricsReporter {
     /// long reading them takes.
     pub fn keyed<K: Hash + Eq + Clone + Send + Sync + 'static>(
         self,
-        limiter: &KeyedLimiter<K>,
+        limiter: impl Borrow<KeyedLimiter<K>>,
     ) -> Self {
+        let limiter = limiter.borrow();
         let (limiter, label) = (
             limiter.clone(),
             limiter_label(limiter.name().map(Arc::from).as_ref()),
@@ -350,7 +352,8 @@ impl MetricsReporter {
     /// Adds a shared limiter to the report: the [totals](SharedLimiter::totals) of this process over all keys, whether the store
     /// answers, and for the handle's key how many units this process may have in flight and whether the key is paused. A report
     /// does not call the store.
-    pub fn shared(self, limiter: &SharedLimiter) -> Self {
+    pub fn shared(self, limiter: impl Borrow<SharedLimiter>) -> Self {
+        let limiter = limiter.borrow();
         let (limiter, label) = (limiter.clone(), limiter_label(Some(&limiter.name().into())));
         self.and(move || {
             let now = limiter.totals();

@@ -125,7 +125,7 @@ async fn a_limiter_given_twice_is_charged_once_and_none_admits_all() {
     assert_eq!(group.members().len(), 1);
     drop(group.acquire().await.unwrap());
     assert_eq!(only.check(1).remaining(), 1);
-    let none = LimiterGroup::new([]);
+    let none = LimiterGroup::default();
     assert!(
         none.try_acquire().is_ok() && none.acquire().await.is_ok() && none.retry_after(1).is_none()
     );
@@ -409,7 +409,7 @@ async fn closing_a_group_closes_its_members_and_it_is_drained_when_all_are() {
         assert_ready!(waiting.poll()).unwrap_err(),
         AcquireError::Closed
     );
-    let none = LimiterGroup::new([]);
+    let none = LimiterGroup::default();
     none.close();
     none.drained().await;
     assert!(

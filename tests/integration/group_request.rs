@@ -116,7 +116,7 @@ async fn work_runs_under_all_permits_of_a_group() {
     }
     assert_eq!(places.snapshot().in_flight, 0);
     assert_eq!(
-        LimiterGroup::new([]).run(async { 7 }).await,
+        LimiterGroup::default().run(async { 7 }).await,
         Ok(7),
         "an empty group admits everything"
     );

@@ -13,7 +13,7 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use tokio::time::{advance, sleep};
-use tollgate::http::{ActualCost, HeaderKey, LimitLayer};
+use tollgate::http::{ActualCost, HeaderKey, IntoLimiter, LimitLayer};
 use tollgate::{
     Adapt, EventKind, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Outcome, Overflow,
     Policy, Priority, Rate, SharedLimiter, TokenBucket,
@@ -210,7 +210,7 @@ async fn a_header_settles_limiters_of_each_kind_and_the_outcome_is_still_reporte
         response.headers_mut().insert("x-used", used.into());
         Ok::<_, Infallible>(response)
     });
-    fn by_header<L: Clone>(limiter: L) -> LimitLayer<L> {
+    fn by_header<L: Clone>(limiter: impl IntoLimiter<Limiter = L>) -> LimitLayer<L> {
         LimitLayer::new(limiter).cost(50).settle_by(|head| {
             let used = head.headers.get("x-used")?.to_str().ok()?.parse().ok()?;
             Some(ActualCost::new(used))

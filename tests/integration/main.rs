@@ -8,6 +8,7 @@ static ALLOCATOR: common::counting::Counting = common::counting::Counting;
 mod adaptive;
 mod available;
 mod bad_input;
+mod by_reference;
 mod cancellation;
 mod cancellation_matrix;
 mod carry_over;

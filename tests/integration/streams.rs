@@ -13,8 +13,8 @@ use futures_util::{FutureExt, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    AcquireError, EventKind, FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Policy,
-    StreamLimitExt as _, Throttle,
+    AcquireError, EventKind, FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Policy, Rate,
+    StreamLimitExt as _, Throttle, TokenBucket,
 };
 
 /// A stream of the numbers 0 to 4. Neither the stream nor its items are `Unpin`.
@@ -404,7 +404,7 @@ async fn a_throttled_stream_that_ends_early_is_an_event_and_try_throttled_yields
         );
     }
     let whole = stream::iter(0..3).throttled(
-        &Limiter::builder("100/s")
+        Limiter::builder("100/s")
             .on_event(|event| panic!("{event:?}"))
             .build()
             .unwrap(),
@@ -497,4 +497,84 @@ async fn a_policy_without_a_rate_ends_a_stream_that_runs_and_the_item_is_given_b
         );
         assert_eq!(items.into_inner().1, Some(2));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_has_its_own_cost() {
+    let limiter = Limiter::new(TokenBucket::new(Rate::per_second(10), 10)).unwrap();
+    let start = Instant::now();
+    let costs = [10, 0, 5, 0, 10, 1];
+    let times = stream::iter(costs)
+        .throttled(&limiter)
+        .cost_by(|cost| *cost);
+    let times: Vec<_> = times.map(|_| start.elapsed().as_millis()).collect().await;
+    assert_eq!(times, [0, 0, 500, 500, 1_500, 1_600]);
+
+    let mut items = stream::iter([1, 11, 1])
+        .try_throttled(&limiter)
+        .cost_by(|cost| *cost);
+    assert_eq!(items.next().await, Some(Ok(1)));
+    let refused = items.next().await.unwrap().unwrap_err();
+    assert!(matches!(
+        refused,
+        AcquireError::ExceedsLimit {
+            cost: 11,
+            max: 10,
+            ..
+        }
+    ));
+    assert_eq!(items.next().await, None);
+    assert_eq!(items.into_inner().1, Some(11));
+
+    let places = Limiter::new(MaxConcurrency::new(5)).unwrap();
+    let mut held = stream::iter([2, 3, 0])
+        .with_permits(&places)
+        .cost_by(|cost| *cost);
+    let two = held.next().await.unwrap().unwrap();
+    let three = held.next().await.unwrap().unwrap();
+    assert_eq!(
+        (two.1.cost(), three.1.cost(), places.available()),
+        (2, 3, 0)
+    );
+    assert!(held.next().await.unwrap().is_err(), "a permit of 0 units");
+    drop((two, three));
+
+    let most = Cell::new(0);
+    let work = async |cost: u64| {
+        most.set(most.get().max(places.snapshot().in_flight));
+        sleep(ms(10)).await;
+        cost
+    };
+    let done = stream::iter([4, 1, 5, 2])
+        .map_permitted(&places, work)
+        .cost_by(|cost| *cost);
+    let done: Vec<_> = done.map(Result::unwrap).collect().await;
+    assert_eq!((done, most.get()), (vec![4, 1, 5, 2], 5));
+}
+
+/// Two streams of bytes, in flows of their own.
+#[tokio::test(start_paused = true)]
+async fn writers_of_1_kb_and_of_9_kb_share_the_bytes_equally() {
+    let limiter = Limiter::new(TokenBucket::new(Rate::per_second(100_000), 9_000)).unwrap();
+    let written = [1_000, 9_000].map(|len| {
+        let chunks = stream::repeat(vec![0_u8; len])
+            .throttled(&limiter)
+            .flow(len);
+        let chunks = chunks.cost_by(|chunk| chunk.len() as u64);
+        let mut bytes = 0_u64;
+        async move {
+            let writing = chunks.for_each(|chunk| {
+                bytes += chunk.len() as u64;
+                std::future::ready(())
+            });
+            let _ = tokio::time::timeout(ms(60_000), writing).await;
+            bytes
+        }
+    });
+    let written = futures_util::future::join_all(written).await;
+    assert!(
+        (written[0] + written[1]).abs_diff(6_000_000) <= 19_000,
+        "{written:?}"
+    );
+    assert!(written[0].abs_diff(written[1]) <= 18_000, "{written:?}");
 }
