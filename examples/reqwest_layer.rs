@@ -9,14 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use axum::Router;
-use axum::http::{Request, Response};
+use axum::http::Response;
 use clap::Parser;
 use common::say;
-use reqwest::Body;
 use tokio::net::TcpListener;
 use tollgate::KeyedLimiter;
 use tollgate::http::OutboundLayer;
-use tower::{Layer, ServiceExt, service_fn};
 
 /// Sends requests through a client of reqwest that keeps to a limit for each host, to a server that denies one of them
 #[derive(Debug, Parser)]
@@ -47,26 +45,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .build()?;
-    // The request type of reqwest converts from that of `http`, and its response into one.
-    let client = service_fn(move |request: Request<Body>| {
-        let client = client.clone();
-        async move {
-            Ok::<Response<Body>, reqwest::Error>(client.execute(request.try_into()?).await?.into())
-        }
-    });
-    let bytes = |body: &Body| body.as_bytes().map(|bytes| Body::from(bytes.to_vec())); // not of a stream
-    let client = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?)
-        .retry_with(1, bytes)
-        .layer(client);
+    let limited = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?)
+        .retry(1)
+        .reqwest(client.clone());
 
     let start = Instant::now();
     for _ in 0..4 {
-        let response = client
-            .clone()
-            .oneshot(Request::get(&uri).body(Body::default())?)
-            .await?;
-        let (head, body) = response.into_parts();
-        let response = reqwest::Response::from(Response::from_parts(head, Body::wrap(body)));
+        let response = limited.execute(client.get(&uri).build()?).await?;
         say!(
             "{:>5} ms  {}  {}",
             start.elapsed().as_millis(),

@@ -104,6 +104,8 @@ pub use identity::{
     NoKey, OrShared,
 };
 pub use layer::LimitLayer;
+#[cfg(feature = "reqwest")]
+pub use outbound::ReqwestClient;
 pub use outbound::{
     ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
     OutboundRetry, OutboundService, Retry, RetryBudget,

@@ -164,7 +164,8 @@
 //! - `redis-tls`, `postgres-tls`, `mysql-tls`: TLS for these stores, which their URLs ask for (`rediss://`, `sslmode=require`,
 //!   `require_ssl=true`). The server's certificate and its host name are always checked, by rustls, with the certificates of the
 //!   system or given ones (`root_certificates`). The features compile ring, and need a C compiler.
-//! - `full`: all features but `conformance` and those of TLS.
+//! - `reqwest`: `OutboundLayer::reqwest`, a layer around a client of reqwest, whose other features its users choose.
+//! - `full`: all features but `conformance`, `reqwest` and those of TLS.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -2,6 +2,8 @@
 //! through it.
 
 mod budget;
+#[cfg(feature = "reqwest")]
+mod client;
 mod retry;
 
 use std::error::Error;
@@ -35,6 +37,8 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 use crate::upstream::UpstreamSignal;
 
 pub use budget::RetryBudget;
+#[cfg(feature = "reqwest")]
+pub use client::ReqwestClient;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 
 /// A tower [`Layer`] for HTTP clients: each request waits for a permit, and the limits that the upstream
@@ -120,21 +124,8 @@ pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 ///
 /// # reqwest
 ///
-/// A `reqwest::Client` is a service with its own request and response types, which convert from and to the types of `http`:
-///
-/// ```ignore
-/// let client = tower::service_fn(move |request: http::Request<reqwest::Body>| {
-///     let client = client.clone();
-///     async move { Ok::<_, reqwest::Error>(client.execute(request.try_into()?).await?.into()) }
-/// });
-/// let limited = OutboundLayer::by_host(per_host).layer(client); // its errors are OutboundError<reqwest::Error>
-/// let (head, body) = limited.oneshot(request).await?.into_parts();
-/// let response = reqwest::Response::from(http::Response::from_parts(head, reqwest::Body::wrap(body)));
-/// ```
-///
-/// The example `reqwest_layer` has the whole program. Turn redirects off (`reqwest::redirect::Policy::none()`): the client would
-/// follow them inside the service, without a permit for the host that they lead to. The layers of
-/// `reqwest::ClientBuilder::connector_layer` see connections, not requests.
+/// With the feature `reqwest`, `layer.reqwest(client)` puts the layer around a `reqwest::Client`. The example `reqwest_layer` has the
+/// whole program. The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct OutboundLayer<C = ByStatus, R = NoRetry> {

@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -5,7 +6,6 @@ use futures_util::StreamExt;
 use reqwest::{Body, Client, ClientBuilder};
 use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
 use tollgate::{Limiter, MaxConcurrency};
-use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, PLACES, QUEUE, serve};
 
@@ -125,21 +125,42 @@ async fn both_layers_together_refuse_nothing() {
         let limits = Limits::new("window 3/s");
         let url = format!("http://{}/", serve(&limits).await);
         let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
-        let client = service_fn(move |request: http::Request<Body>| {
-            let client = client.clone();
-            async move {
-                Ok::<http::Response<Body>, reqwest::Error>(
-                    client.execute(request.try_into()?).await?.into(),
-                )
-            }
-        });
-        let client = OutboundLayer::new(limiter.clone())
+        let limited = OutboundLayer::new(&limiter)
             .upstream(UpstreamReader::new(UpstreamFamily::Draft10))
-            .layer(client);
+            .reqwest(client.clone());
         for _ in 0..8 {
-            let request = http::Request::get(&url).body(Body::default()).unwrap();
-            assert_eq!(client.clone().oneshot(request).await.unwrap().status(), 200);
+            let response = limited.execute(client.get(&url).build().unwrap()).await;
+            let response = response.unwrap();
+            assert_eq!(
+                (response.status().as_u16(), response.url().as_str()),
+                (200, &*url)
+            );
+            assert_eq!(limiter.snapshot().in_flight, 1);
+            response.bytes().await.unwrap();
         }
+        limits.come_to_rest().await;
+        assert_eq!(limiter.snapshot().in_flight, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_bytes_is_sent_again_and_a_stream_is_not() {
+    for client in clients(|builder| builder) {
+        let limits = Limits::new("window 1/s");
+        let url = format!("http://{}/", serve(&limits).await);
+        let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
+        let limited = OutboundLayer::new(&limiter)
+            .retry(2)
+            .reqwest(client.clone());
+        let send = async |body: Body| {
+            let request = client.get(&url).body(body).build().unwrap();
+            limited.execute(request).await.unwrap().status().as_u16()
+        };
+        let stream =
+            || Body::wrap_stream(futures_util::stream::iter([Ok::<_, Infallible>("text")]));
+        assert_eq!(send("text".into()).await, 200);
+        assert_eq!(send("text".into()).await, 200);
+        assert_eq!(send(stream()).await, 429);
         limits.come_to_rest().await;
         assert_eq!(limiter.snapshot().in_flight, 0);
     }
