@@ -237,23 +237,23 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn response(&self, fields: &RateLimitFields) -> Response<Bytes> {
-        let body = match self.problem_type() {
-            Some(problem) => fields.problem(&self.values(), problem),
+        let (status, body) = match self.problem_type() {
+            Some(problem) => (problem.status(), fields.problem(&self.values(), problem)),
             None => {
                 let (status, title) = (self.status(), self.title());
                 let detail = match self {
                     Self::NoIdentity(unknown) => format!(r#","detail":"{}""#, unknown.detail()),
                     _ => String::new(),
                 };
-                format!(
+                let body = format!(
                     r#"{{"type":"about:blank","title":"{title}","status":{}{detail}}}"#,
                     status.as_u16()
-                )
-                .into()
+                );
+                (status, body.into())
             }
         };
         let mut response = Response::new(body.into());
-        *response.status_mut() = self.status();
+        *response.status_mut() = status;
         response
             .headers_mut()
             .insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);

@@ -86,6 +86,8 @@ mod pause;
 mod policies;
 mod policy_forms;
 mod precise_timer;
+
+mod programs;
 mod queue;
 mod queue_order;
 mod reclaim;

@@ -91,7 +91,7 @@ const OF_ANY: [&str; 17] = [
     "waits",
 ];
 const OF_LAYERS: &[&str] = if cfg!(feature = "http") {
-    &["Refused"]
+    &["Refused", "WouldRefuse"]
 } else {
     &[]
 };

@@ -2,18 +2,16 @@
 
 use http::HeaderValue;
 
-/// The most bytes that are written without an allocation: a field with two or three limits.
-const SHORT: usize = 128;
-
-/// Text that is being written. It is moved to the heap only when it is long, or finished.
-pub(super) struct FieldText {
+/// Text that is being written. It is moved to the heap only when it is longer than `SHORT` bytes, or finished. The default is enough
+/// for a field with two or three limits.
+pub(super) struct FieldText<const SHORT: usize = 128> {
     short: [u8; SHORT],
     len: usize,
-    /// The whole text, once it is longer than [`SHORT`].
+    /// The whole text, once it is longer than `SHORT`.
     long: Vec<u8>,
 }
 
-impl FieldText {
+impl<const SHORT: usize> FieldText<SHORT> {
     pub(super) const fn new() -> Self {
         Self {
             short: [0; SHORT],

@@ -212,7 +212,12 @@ impl<'a> FieldValues<'a> {
     }
 
     /// Writes the quoted name of a limit: the name of the policy, with a number from 1 on if the policy has several limits.
-    pub(super) fn put_name(&self, out: &mut FieldText, name: &str, index: usize) {
+    pub(super) fn put_name<const SHORT: usize>(
+        &self,
+        out: &mut FieldText<SHORT>,
+        name: &str,
+        index: usize,
+    ) {
         out.put(b"\"");
         out.put(name.as_bytes());
         if self.limits.len() > 1 {

@@ -3,6 +3,7 @@
 
 mod curl;
 mod grpc;
+mod programs;
 mod reqwest;
 mod server;
 mod wrk;

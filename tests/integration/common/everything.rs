@@ -76,14 +76,14 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
         .build()
         .unwrap();
     let statuses = [
-        LimitLayer::new(plain.clone())
+        LimitLayer::new(&plain)
             .cost(2)
             .layer(hello)
             .oneshot(Request::new(()))
             .await
             .unwrap()
             .status(),
-        LimitLayer::new(keyed)
+        LimitLayer::new(&keyed)
             .by(key_is(KEY))
             .cost(2)
             .layer(hello)
@@ -91,7 +91,7 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
             .await
             .unwrap()
             .status(),
-        LimitLayer::new(shared)
+        LimitLayer::new(&shared)
             .by(key_is(SHARED_KEY))
             .cost(2)
             .layer(hello)
@@ -101,10 +101,36 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
             .status(),
     ];
     assert_eq!(statuses.map(|status| status.as_u16()), [413; 3]);
-    let shadow = LimitLayer::new(plain).shadow().cost(2);
-    let shadow = shadow.fair_by(key_is("a")).layer(hello);
-    let served = shadow.oneshot(Request::new(())).await.unwrap();
-    assert_eq!(served.status().as_u16(), 200);
+    let served = [
+        LimitLayer::new(plain)
+            .shadow()
+            .cost(2)
+            .fair_by(key_is("a"))
+            .layer(hello)
+            .oneshot(Request::new(()))
+            .await
+            .unwrap()
+            .status(),
+        LimitLayer::new(keyed)
+            .by(key_is(KEY))
+            .shadow()
+            .cost(2)
+            .layer(hello)
+            .oneshot(Request::new(()))
+            .await
+            .unwrap()
+            .status(),
+        LimitLayer::new(shared)
+            .by(key_is(SHARED_KEY))
+            .shadow()
+            .cost(2)
+            .layer(hello)
+            .oneshot(Request::new(()))
+            .await
+            .unwrap()
+            .status(),
+    ];
+    assert_eq!(served.map(|status| status.as_u16()), [200; 3]);
 }
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
