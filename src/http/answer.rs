@@ -209,10 +209,10 @@ impl Refusal {
         }
     }
 
-    /// Records that each key has limits of its own.
-    pub(super) fn set_by_key(&mut self) {
+    /// Records whether each key has limits of its own.
+    pub(super) fn set_by_key(&mut self, has_keys: bool) {
         if let Self::Denied { by_key, .. } | Self::TimedOut { by_key, .. } = self {
-            *by_key = true;
+            *by_key = has_keys;
         }
     }
 

@@ -700,6 +700,12 @@ where
                         Ok(permit) => this.stage.set(OutboundStage::Readying(Some(permit))),
                         Err(error) => {
                             this.stage.set(OutboundStage::Done);
+                            let retry = &this.layer.retry;
+                            if *this.retries < retry.times()
+                                && let Some(budget) = retry.budget()
+                            {
+                                budget.give_back(); // the request is not sent again
+                            }
                             return Poll::Ready(denied.ok_or(OutboundError::Acquire(error)));
                         }
                     }

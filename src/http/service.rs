@@ -106,12 +106,13 @@ where
                         layer,
                     };
                 }
-                Admission::Now(Err(refusal)) if layer.options.is_shadow => {
-                    layer.note_let_through(&refusal, key.as_ref(), terms.as_deref());
-                    LimitStage::Calling(self.inner.call(request), None, Vec::new())
-                }
-                Admission::Now(Err(refusal)) => {
-                    LimitStage::Refused(refusal, AnswerForm::to(&request))
+                Admission::Now(Err(mut refusal)) => {
+                    refusal.set_by_key(I::HAS_KEYS);
+                    if layer.lets_through(&refusal, key.as_ref(), terms.as_deref()) {
+                        LimitStage::Calling(self.inner.call(request), None, Vec::new())
+                    } else {
+                        LimitStage::Refused(refusal, AnswerForm::to(&request))
+                    }
                 }
             },
         };
@@ -180,7 +181,7 @@ where
                     match layer.ask(found, this.key, this.terms.as_deref()) {
                         Admission::Later(asking) => LimitStage::Asking(asking, call.take()),
                         Admission::Now(answer) => {
-                            LimitStage::answered(answer, call.take(), |refusal| {
+                            LimitStage::answered(answer, call.take(), I::HAS_KEYS, |refusal| {
                                 layer.lets_through(
                                     refusal,
                                     this.key.as_ref(),
@@ -192,7 +193,7 @@ where
                 }
                 LimitStageProjection::Asking(asking, call) => {
                     let answer = ready!(asking.as_mut().poll(cx));
-                    LimitStage::answered(answer, call.take(), |refusal| {
+                    LimitStage::answered(answer, call.take(), I::HAS_KEYS, |refusal| {
                         layer.lets_through(refusal, this.key.as_ref(), this.terms.as_deref())
                     })
                 }
@@ -205,9 +206,6 @@ where
                     return Poll::Ready(ended);
                 }
                 LimitStageProjection::Refused(refusal, form) => {
-                    if I::HAS_KEYS {
-                        refusal.set_by_key();
-                    }
                     let (key, terms) = (this.key.as_ref(), this.terms.as_deref());
                     let response = layer.refuse(refusal, key, terms, *form);
                     this.stage.set(LimitStage::Done);
@@ -224,10 +222,14 @@ where
 
 impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
     fn answered(
-        answer: Answer,
+        mut answer: Answer,
         call: Call<S, B>,
+        by_key: bool,
         lets_through: impl FnOnce(&Refusal) -> bool,
     ) -> Self {
+        if let Err(refusal) = &mut answer {
+            refusal.set_by_key(by_key);
+        }
         match (answer, call) {
             (Ok((permit, limits)), Some((mut service, request))) => {
                 Self::Calling(service.call(request), Some(permit), limits)
@@ -304,18 +306,9 @@ impl<L, I> LimitLayer<L, I> {
     where
         L: Admits<K>,
     {
-        let is_shadow = self.options.is_shadow;
-        if is_shadow {
-            self.note_let_through(refusal, key, terms);
+        if !self.options.is_shadow {
+            return false;
         }
-        is_shadow
-    }
-
-    #[cold]
-    fn note_let_through<K>(&self, refusal: &Refusal, key: Option<&K>, terms: Option<&AskTerms>)
-    where
-        L: Admits<K>,
-    {
         let options = &self.terms(terms).options;
         let event = || EventKind::WouldRefuse {
             cost: options.cost,
@@ -325,6 +318,7 @@ impl<L, I> LimitLayer<L, I> {
             requested_in: options.caller,
         };
         self.limiter.tell(key, event);
+        true
     }
 
     /// Handles the result of the service: charges the key, writes the fields, and hands the permit to the body.

@@ -346,6 +346,26 @@ async fn a_shadow_shows_clients_nothing_and_serves_unknown_ones() {
         );
     }
     assert_eq!(served.load(Ordering::Relaxed), 3);
+
+    // The status is the one of the twin: a place of a key is a quota.
+    let (sender, statuses) = std::sync::mpsc::channel();
+    let observer = move |event: &LimiterEvent<'_>| {
+        if let EventKind::WouldRefuse { status, .. } = event.kind {
+            sender.send(*status).unwrap();
+        }
+    };
+    let places = KeyedLimiter::<String>::builder("1 concurrent").observer(observer);
+    let places = places.build().unwrap();
+    let _held = places.try_acquire("a").unwrap();
+    let layer = LimitLayer::new(&places).by(HeaderKey::bearer());
+    let request = || Request::get("/").header("authorization", "Bearer a");
+    let request = || request().body(()).unwrap();
+    let shadow = layer.clone().shadow();
+    assert_eq!(status(&shadow.layer(hello(&served)), request()).await, 200);
+    let waiting = layer.clone().shadow().wait(ms(10));
+    assert_eq!(status(&waiting.layer(hello(&served)), request()).await, 200);
+    assert_eq!(status(&layer.layer(hello(&served)), request()).await, 429);
+    assert_eq!(statuses.try_iter().collect::<Vec<_>>(), [429, 429]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -194,7 +194,24 @@ async fn a_dead_upstream_gets_at_most_1_2_attempts_for_each_request() {
     );
 }
 
-/// Half of the requests are denied at first: their retries succeed.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_gets_no_permit_is_not_paid_for() {
+    let budget = RetryBudget::new().percent_of_requests(0);
+    let layer = |policy: &str| {
+        let limiter = Limiter::new(policy).unwrap();
+        OutboundLayer::new(limiter)
+            .retry(1)
+            .retry_budget(budget.clone())
+    };
+    for _ in 0..20 {
+        // The window has no unit for the retry.
+        let client = layer("window 1/h").timeout(ms(10));
+        assert_eq!(attempts(&client, "/429", 1).await, 1);
+    }
+    assert_eq!(attempts(&layer("1000/s"), "/429", 20).await, 20 + 10);
+}
+
+/// One of eight attempts is denied: its retry succeeds.
 #[tokio::test(start_paused = true)]
 async fn a_busy_upstream_costs_each_request_at_most_its_share_of_retries() {
     let nth = Arc::new(AtomicU64::new(0));

@@ -106,6 +106,11 @@ impl RetryBudget {
         let _saved = self.saved.fetch_update(Relaxed, Relaxed, add);
     }
 
+    /// A retry that was paid for does not take place.
+    pub(super) fn give_back(&self) {
+        self.save(RETRY);
+    }
+
     /// Pays for a retry. `false`, without a change, if there is not enough.
     pub(super) fn pay(&self) -> bool {
         let take = |saved: u64| saved.checked_sub(RETRY);

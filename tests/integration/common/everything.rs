@@ -75,62 +75,25 @@ async fn of_layers(observer: &(impl Observer + Clone)) {
         .observer(observer.clone())
         .build()
         .unwrap();
-    let statuses = [
-        LimitLayer::new(&plain)
-            .cost(2)
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
-        LimitLayer::new(&keyed)
-            .by(key_is(KEY))
-            .cost(2)
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
-        LimitLayer::new(&shared)
-            .by(key_is(SHARED_KEY))
-            .cost(2)
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
+    macro_rules! status_of {
+        ($layer:expr) => {{
+            let service = $layer.cost(2).layer(hello);
+            let answer = service.oneshot(Request::new(())).await.unwrap();
+            answer.status().as_u16()
+        }};
+    }
+    let refused = [
+        status_of!(LimitLayer::new(&plain)),
+        status_of!(LimitLayer::new(&keyed).by(key_is(KEY))),
+        status_of!(LimitLayer::new(&shared).by(key_is(SHARED_KEY))),
     ];
-    assert_eq!(statuses.map(|status| status.as_u16()), [413; 3]);
+    assert_eq!(refused, [413; 3]);
     let served = [
-        LimitLayer::new(plain)
-            .shadow()
-            .cost(2)
-            .fair_by(key_is("a"))
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
-        LimitLayer::new(keyed)
-            .by(key_is(KEY))
-            .shadow()
-            .cost(2)
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
-        LimitLayer::new(shared)
-            .by(key_is(SHARED_KEY))
-            .shadow()
-            .cost(2)
-            .layer(hello)
-            .oneshot(Request::new(()))
-            .await
-            .unwrap()
-            .status(),
+        status_of!(LimitLayer::new(plain).shadow().fair_by(key_is("a"))),
+        status_of!(LimitLayer::new(keyed).by(key_is(KEY)).shadow()),
+        status_of!(LimitLayer::new(shared).by(key_is(SHARED_KEY)).shadow()),
     ];
-    assert_eq!(served.map(|status| status.as_u16()), [200; 3]);
+    assert_eq!(served, [200; 3]);
 }
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
