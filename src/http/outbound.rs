@@ -760,6 +760,11 @@ where
                         permit.end(Actual::Nothing, Some(outcome));
                     }
                     let settled_by = common.settled_by(&mut head);
+                    if settled_by.is_some()
+                        && let (Some(permit), Ok((limiter, _))) = (&mut permit, &*this.plan)
+                    {
+                        permit.keep_manager(limiter.manager());
+                    }
                     let held = HeldPermit::new(&mut permit, settled_by, || outcome);
                     let until_head = again || common.until_head;
                     let body = PermitBody::of_answer(&head.headers, body, held, until_head);

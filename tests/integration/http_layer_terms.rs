@@ -250,6 +250,13 @@ async fn a_header_settles_limiters_of_each_kind_and_the_outcome_is_still_reporte
     sleep(ms(10)).await;
     assert_eq!(shared.limits().await.unwrap()[0].remaining, 93);
 
+    // No handle of the key is left when the body ends.
+    let key = |_: &Request<()>| Some("k".to_owned());
+    let service = by_header(&shared).by(key).layer(used);
+    assert_eq!(status(&service, to("/7")).await, 200);
+    sleep(ms(10)).await;
+    assert_eq!(shared.key("k").limits().await.unwrap()[0].remaining, 93);
+
     let adaptive = MaxConcurrency::new(100)
         .per_request()
         .adapt(Adapt::aimd().between(1, 200).backoff(500));

@@ -10,7 +10,8 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, advance};
 use tollgate::http::{ActualCost, OutboundLayer, RetryBudget, UpstreamFamily, UpstreamReader};
-use tollgate::{Adapt, Limiter, MaxConcurrency, Rate, TokenBucket};
+use tollgate::store::MemoryStore;
+use tollgate::{Adapt, Limiter, MaxConcurrency, Rate, SharedLimiter, TokenBucket};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn to(path: &str) -> Request<String> {
@@ -110,6 +111,23 @@ async fn a_permit_is_settled_by_the_head_or_by_who_reads_the_body() {
     advance(Duration::from_secs(60)).await;
     drop(client.oneshot(to("/200")).await.unwrap());
     assert_eq!(left(), (2, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_a_shared_limiter_is_settled_when_no_handle_of_it_is_left() {
+    let shared = SharedLimiter::new(MemoryStore::new(), "used", bucket(100)).unwrap();
+    let calls = Arc::default();
+    let client = OutboundLayer::by_key(&shared, |_| "k".to_owned())
+        .cost_by(|_| 50)
+        .settle_by(|_| Some(ActualCost::new(7)))
+        .layer(echo(&calls));
+    for remaining in [93, 86] {
+        let answer = client.clone().oneshot(to("/200")).await.unwrap();
+        answer.into_body().collect().await.unwrap();
+        tokio::time::sleep(ms(1)).await;
+        let left = shared.key("k").limits().await.unwrap()[0].remaining;
+        assert_eq!(left, remaining);
+    }
 }
 
 #[tokio::test(start_paused = true)]
