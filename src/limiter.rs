@@ -404,8 +404,8 @@ impl Limiter {
     }
 
     /// What the [flows](PermitRequest::flow) have now that wait or hold units, at most `max` of them: those with the most requests
-    /// in the queue, the longest first; of equal ones, those whose permits hold the most. All flows are visited under the lock of
-    /// the limiter: a hundred thousand take some milliseconds.
+    /// in the queue, the longest first; of equal ones, those whose permits hold the most. Takes time in proportion to the
+    /// flows, under the lock of the limiter.
     ///
     /// ```
     /// use tollgate::{FlowId, Limiter, MaxConcurrency};

@@ -550,12 +550,6 @@ impl Permit {
         self.settle_as(Actual::Nothing)
     }
 
-    /// Keeps the manager until the permit ends, for a settlement: that of a key in a store is dropped with its last handle.
-    #[cfg(feature = "http")]
-    pub(crate) fn keep_manager(&mut self, manager: &Arc<Manager>) {
-        self.manager.get_or_insert_with(|| Arc::clone(manager));
-    }
-
     /// Whether the permit is counted as in flight.
     pub(crate) fn holds_place(&self) -> bool {
         self.grant.claim.holds_place()

@@ -244,18 +244,7 @@ impl AsksLimiter<NoKey> for SharedLimiter {
 
 impl<K: StoreKey> AsksLimiter<K> for SharedLimiter {
     fn ask(&self, key: &K, terms: &AskTerms) -> Admission {
-        let limiter = of_key(self, key);
-        let (asked, handle) = (limiter.ask(&NoKey, terms), limiter.handle());
-        match asked {
-            Admission::Later(asking) => Admission::Later(Box::pin(async move {
-                let mut answer = asking.await;
-                if let Ok((permit, _)) = &mut answer {
-                    permit.keep_manager(handle.manager());
-                }
-                answer
-            })),
-            now => now,
-        }
+        of_key(self, key).ask(&NoKey, terms)
     }
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use thiserror::Error;
 
-use text::FieldText;
+use text::{FieldText, ProblemText};
 use values::Tightness;
 
 pub use values::{FieldValues, ProblemType};
@@ -319,7 +319,7 @@ impl RateLimitFields {
     /// ```
     #[must_use]
     pub fn problem(&self, values: &FieldValues<'_>, problem: ProblemType) -> Vec<u8> {
-        let mut body = FieldText::<256>::new();
+        let mut body = ProblemText::new();
         body.put(b"{\"type\":\"");
         body.put(problem.uri().as_bytes());
         body.put(b"\",\"title\":\"");
@@ -335,7 +335,7 @@ impl RateLimitFields {
 
     /// The quoted name of the limit that denied.
     pub(super) fn name_of_denier(&self, values: &FieldValues<'_>) -> Option<String> {
-        let mut name = FieldText::<128>::new();
+        let mut name = FieldText::new();
         values.put_name(&mut name, &self.name, values.denied_by()?);
         Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
     }
@@ -376,7 +376,7 @@ fn add_to_list(
             let keeps = structured_lines(occupied.iter(), |line| {
                 list(line, |item| check(&item).then_some(()))
             }) == Some(true);
-            let mut text = FieldText::<128>::new();
+            let mut text = FieldText::new();
             for line in occupied.iter().filter(|_| keeps).chain([&members]) {
                 text.put_comma();
                 text.put(line.as_bytes().trim_ascii());
@@ -399,7 +399,7 @@ fn set_dictionary(headers: &mut HeaderMap, tightest: Option<Tightness>) {
     if read.is_some() && is_tighter(there, tightest) {
         return;
     }
-    let mut dictionary = FieldText::<128>::new();
+    let mut dictionary = FieldText::new();
     dictionary.put_number(b"limit=", tightest.limit);
     dictionary.put_number(b", remaining=", tightest.remaining);
     dictionary.put_number(b", reset=", tightest.reset);
@@ -476,7 +476,7 @@ pub(super) fn set_retry_pushback(headers: &mut HeaderMap, after: Duration) {
 }
 
 fn insert_number(headers: &mut HeaderMap, field: &'static HeaderName, number: u64) {
-    let mut text = FieldText::<128>::new();
+    let mut text = FieldText::new();
     text.put_number(b"", number);
     insert(headers, field, &text);
 }

@@ -522,15 +522,20 @@ impl OutboundCommon {
 }
 
 impl OutboundCommon {
-    /// What the permit is settled by, if it is settled.
-    fn settled_by(&self, head: &mut response::Parts) -> Option<SettledBy> {
+    /// What the permit is settled by, if it is settled. An answer to a request that is sent `again` is kept meanwhile, and its clone
+    /// of the cost must not hold the place.
+    fn settled_by(&self, head: &mut response::Parts, again: bool) -> Option<SettledBy> {
         let known = self.actual.as_ref().and_then(|actual_of| actual_of(head));
         if !self.settles_later {
             return known.map(SettledBy::AtEnd);
         }
         let actual = known.unwrap_or_default();
         head.extensions.insert(actual.clone());
-        Some(SettledBy::LastClone(actual))
+        Some(if again {
+            SettledBy::AtEnd(actual)
+        } else {
+            SettledBy::LastClone(actual)
+        })
     }
 }
 
@@ -759,12 +764,7 @@ where
                     if is_refunded && let Some(permit) = permit.take() {
                         permit.end(Actual::Nothing, Some(outcome));
                     }
-                    let settled_by = common.settled_by(&mut head);
-                    if settled_by.is_some()
-                        && let (Some(permit), Ok((limiter, _))) = (&mut permit, &*this.plan)
-                    {
-                        permit.keep_manager(limiter.manager());
-                    }
+                    let settled_by = common.settled_by(&mut head, again);
                     let held = HeldPermit::new(&mut permit, settled_by, || outcome);
                     let until_head = again || common.until_head;
                     let body = PermitBody::of_answer(&head.headers, body, held, until_head);

@@ -301,7 +301,7 @@ impl<L, I> LimitLayer<L, I> {
         own.unwrap_or(&self.options.terms)
     }
 
-    /// Whether a request that the limiter refuses is served all the same. If so, the observers are told.
+    /// Whether a request that the limiter refuses is served all the same. If so, this is reported to the observers.
     fn lets_through<K>(&self, refusal: &Refusal, key: Option<&K>, terms: Option<&AskTerms>) -> bool
     where
         L: Admits<K>,

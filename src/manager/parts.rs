@@ -107,9 +107,8 @@ impl PerPlan {
         id_prefix: u64,
         clock: Clock,
     ) -> Self {
-        // A manager whose limits are in a store is registered, too, although its driver serves all keys.
         let is_registered =
-            matches!(origin.timer_host, TimerHost::Own { .. }) || origin.store_link.is_some();
+            matches!(origin.timer_host, TimerHost::Own { .. }) && origin.store_link.is_none();
         let registered = || Registered {
             clock: clock.origin(),
             rate: WordRate::default(),
@@ -266,8 +265,8 @@ impl Manager {
         self.common().id_prefix(self.number.get())
     }
 
-    /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key is not
-    /// registered, because it may be dropped and built again soon.
+    /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key, and one whose limits
+    /// are in a store, is not registered, because it may be dropped and built again soon: its permits hold it.
     pub(crate) fn is_registered(&self) -> bool {
         self.common().registered.is_some()
     }

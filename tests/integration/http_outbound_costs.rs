@@ -156,6 +156,25 @@ async fn a_denied_request_is_refunded_by_choice_and_its_outcome_is_reported() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_could_be_settled_later_holds_no_place_while_its_request_is_sent_again() {
+    let limiter = Limiter::new("1 concurrent").unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&calls);
+    let upstream = service_fn(move |_: Request<String>| {
+        counter.fetch_add(1, Relaxed);
+        let answer = Response::builder().status(429).header("retry-after", "0");
+        async { Ok::<_, Infallible>(answer.body(String::new()).unwrap()) }
+    });
+    let layer = OutboundLayer::new(limiter.clone()).settle_later().retry(1);
+    let client = layer.timeout(ms(0)).layer(upstream);
+    let answer = client.oneshot(to("/")).await.unwrap();
+    assert_eq!((calls.load(Relaxed), limiter.snapshot().in_flight), (2, 1));
+    assert!(answer.extensions().get::<ActualCost>().is_some());
+    drop(answer);
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
 /// Sends `requests`, one after another. Returns the attempts.
 async fn attempts(
     layer: &OutboundLayer<impl Outcomes, tollgate::http::Retry>,

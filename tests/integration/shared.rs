@@ -764,6 +764,16 @@ async fn a_waiter_is_notified_of_releases_without_a_handle_of_the_limiter() {
     assert!(start.elapsed() <= ms(10), "{:?}", start.elapsed());
 }
 
+/// A fixed bug: a permit that holds nothing found no manager to settle it, since no handle of the key was left.
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_a_key_is_settled_without_a_handle_of_the_key() {
+    let shared = SharedLimiter::new(MemoryStore::new(), "used", "100/min").unwrap();
+    let permit = shared.key("k").request().cost(50).acquire().await.unwrap();
+    assert!(permit.settle(7));
+    sleep(ms(1)).await;
+    assert_eq!(shared.key("k").limits().await.unwrap()[0].remaining, 93);
+}
+
 /// A fixed bug: the waiter waited until the lease would have expired.
 #[tokio::test(start_paused = true)]
 async fn a_release_message_that_arrives_before_the_denial_is_not_lost() {

@@ -115,7 +115,7 @@ impl Schedule {
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
-        self.telling_limit(now, effects, |schedule| {
+        self.ending_permit(now, effects, |schedule| {
             schedule.take_back(now, grant, cost, actual, report)
         })
     }
@@ -160,7 +160,7 @@ impl Schedule {
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
-        self.telling_limit(now, effects, |schedule| {
+        self.ending_permit(now, effects, |schedule| {
             let report = |gate: &mut Gate| gate.report(now, grant, cost, report);
             let reported = schedule.authority.end(grant.fence, grant.claim, report);
             if reported.is_some() {
@@ -171,7 +171,7 @@ impl Schedule {
     }
 
     /// Ends a permit, reports the limit of an adaptive concurrency if it has moved with that, and serves the waiters.
-    fn telling_limit(
+    fn ending_permit(
         &mut self,
         now: Moment,
         effects: &mut Effects,

@@ -2,16 +2,20 @@
 
 use http::HeaderValue;
 
-/// Text that is being written. It is moved to the heap only when it is longer than `SHORT` bytes, or finished. The default is enough
-/// for a field with two or three limits.
-pub(super) struct FieldText<const SHORT: usize = 128> {
+/// The text of a field. Two or three limits are written without an allocation.
+pub(super) type FieldText = ShortText<128>;
+/// The text of a problem.
+pub(super) type ProblemText = ShortText<256>;
+
+/// Text that is being written. It is moved to the heap only when it is longer than `SHORT` bytes, or finished.
+pub(super) struct ShortText<const SHORT: usize> {
     short: [u8; SHORT],
     len: usize,
     /// The whole text, once it is longer than `SHORT`.
     long: Vec<u8>,
 }
 
-impl<const SHORT: usize> FieldText<SHORT> {
+impl<const SHORT: usize> ShortText<SHORT> {
     pub(super) const fn new() -> Self {
         Self {
             short: [0; SHORT],

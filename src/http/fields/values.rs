@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode};
 use sfv::{ItemSerializer, RefBareItem};
 
-use super::text::FieldText;
+use super::text::{FieldText, ShortText};
 use crate::decision::Decision;
 use crate::policy::{Limit, with_limit};
 use crate::snapshot::LimitStatus;
@@ -214,7 +214,7 @@ impl<'a> FieldValues<'a> {
     /// Writes the quoted name of a limit: the name of the policy, with a number from 1 on if the policy has several limits.
     pub(super) fn put_name<const SHORT: usize>(
         &self,
-        out: &mut FieldText<SHORT>,
+        out: &mut ShortText<SHORT>,
         name: &str,
         index: usize,
     ) {

@@ -196,9 +196,9 @@ impl Harness {
                     self.release(held)?;
                 }
             }
-            Step::Settle(pick, actual) => {
+            Step::Settle(pick, actual, outcome) => {
                 if let Some(held) = self.picked_permit(pick) {
-                    self.settle(held, actual)?;
+                    self.settle(held, actual, outcome)?;
                 }
             }
             Step::Report(pick, outcome) => {

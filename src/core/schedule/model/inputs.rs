@@ -40,7 +40,8 @@ pub(super) enum Step {
     Poll(Pick),
     Abandon(Pick),
     Release(Pick),
-    Settle(Pick, Settled),
+    /// With a report on the work, if there is one.
+    Settle(Pick, Settled, Option<Outcome>),
     Report(Pick, Outcome),
     /// A permit is lost; its release comes at the very end.
     Leak(Pick),
@@ -162,7 +163,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let holding = prop_oneof![
         5 => pick().prop_map(Step::Release),
-        5 => (pick(), settled()).prop_map(|(permit, actual)| Step::Settle(permit, actual)),
+        5 => (pick(), settled(), prop::option::of(reports.clone()))
+            .prop_map(|(permit, actual, outcome)| Step::Settle(permit, actual, outcome)),
         2 => (pick(), reports).prop_map(|(permit, outcome)| Step::Report(permit, outcome)),
         2 => pick().prop_map(Step::Leak),
         2 => pick().prop_map(Step::Renew),

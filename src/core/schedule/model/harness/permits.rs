@@ -35,11 +35,17 @@ impl Harness {
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
-    pub(super) fn settle(&mut self, Held { grant, cost }: Held, actual: Settled) -> TestCaseResult {
+    pub(super) fn settle(
+        &mut self,
+        Held { grant, cost }: Held,
+        actual: Settled,
+        outcome: Option<Outcome>,
+    ) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
         let reported = actual.with(|actual| {
             self.input(|schedule, now, effects| {
-                schedule.settle(now, grant, cost.plain, (actual, None), effects)
+                let report = outcome.map(|outcome| WorkReport::new(outcome, grant, now));
+                schedule.settle(now, grant, cost.plain, (actual, report), effects)
             })
         });
         let is_live = self.reference.settle(grant.fence, actual);
@@ -54,10 +60,7 @@ impl Harness {
     ) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
         let reported = self.input(|schedule, now, effects| {
-            let report = WorkReport {
-                outcome,
-                rtt_nanos: Some(now.since(grant.at)),
-            };
+            let report = WorkReport::new(outcome, grant, now);
             schedule.report(now, grant, cost.plain, report, effects)
         });
         let is_live = self.reference.give_back(grant.fence);
