@@ -31,7 +31,7 @@ const CHARTS: &str = "
 #[tokio::test]
 async fn at_1280_pixels() {
     visit(&variable("DASHBOARD_URL"), 1280, async |page| {
-        walk(page, 1280).await
+        walk(page, 1280).await;
     })
     .await;
 }
@@ -39,7 +39,7 @@ async fn at_1280_pixels() {
 #[tokio::test]
 async fn at_400_pixels() {
     visit(&variable("DASHBOARD_URL"), 400, async |page| {
-        walk(page, 400).await
+        walk(page, 400).await;
     })
     .await;
 }
@@ -56,6 +56,7 @@ async fn walk(page: &Page, width: u32) {
     is_not_alone(page).await;
     fits(page, width).await;
     follows_a_slider(page).await;
+    shares_by_flows(page).await;
     shows_a_leak(page).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     tells_what_is_refused(page).await;
@@ -78,7 +79,7 @@ async fn walk(page: &Page, width: u32) {
 async fn shows_what_the_server_tells(page: &Page) {
     let both = page.run(BOTH).await;
     let both = both.as_array().unwrap();
-    assert_eq!(both.len(), 2 + 2 + 2 + 3 * (2 + 3 + 2), "{both:?}");
+    assert_eq!(both.len(), 2 + 2 + 2 + 3 * (2 + 3 + 2) + 3 * 3, "{both:?}");
     for number in both {
         let (reported, shown) = (&number["reported"], number["shown"].as_str().unwrap());
         let Some(reported) = reported.as_f64() else {
@@ -105,7 +106,7 @@ async fn shows_what_the_server_tells(page: &Page) {
         .await;
     let later = page.run(CHARTS).await;
     let (charts, later) = (charts.as_array().unwrap(), later.as_array().unwrap());
-    assert_eq!((charts.len(), later.len()), (12, 12));
+    assert_eq!((charts.len(), later.len()), (15, 15));
     for (nth, (chart, later)) in charts.iter().zip(later).enumerate() {
         assert!(
             chart["coloured"].as_u64() > Some(20),
@@ -142,7 +143,7 @@ async fn has_sliders_at_their_charts(page: &Page) {
         const edges = element => (({ top, bottom }) => [top, bottom])(element.getBoundingClientRect());
         const all = selector => panel => [...panel.querySelectorAll(selector)].map(edges);
         const panels = [...document.querySelectorAll('.panel')];
-        return { screen: innerHeight, sliders: panels.map(all('input[type=range]')), charts: panels.map(all('.chart')) }";
+        return { screen: innerHeight, sliders: panels.map(all('.knob input:not([type=number])')), charts: panels.map(all('.chart')) }";
     let places = page.run(places).await;
     let of_panels =
         |name: &str| serde_json::from_value::<Vec<Vec<[f64; 2]>>>(places[name].clone()).unwrap();
@@ -151,7 +152,7 @@ async fn has_sliders_at_their_charts(page: &Page) {
         of_panels("sliders"),
         of_panels("charts"),
     );
-    assert_eq!((sliders.len(), charts.len()), (4, 4));
+    assert_eq!((sliders.len(), charts.len()), (5, 5));
     for (nth, (sliders, charts)) in sliders.iter().zip(&charts).enumerate() {
         assert_eq!((sliders.len(), charts.len()), (4, 3));
         let top = sliders
@@ -205,6 +206,23 @@ async fn follows_a_slider(page: &Page) {
     set(page, "api", &json!({ "rate": 40 })).await;
     page.wait_for("#api .policy", "40/s", |text| text == "40/s burst 60")
         .await;
+}
+
+/// A flood takes its share of the requests without flows, and one of five shares with them.
+async fn shares_by_flows(page: &Page) {
+    let granted = async |tenant: &str, what: &str, is_so: fn(f64) -> bool| {
+        let shown = format!("#tenants [data-of={tenant}_granted]");
+        page.wait_for(&shown, what, |text| is_so(number(text)))
+            .await;
+    };
+    for _ in 0..2 {
+        granted("flood", "a fifth", |rate| rate < 26.0).await;
+        granted("gold", "three fifths", |rate| rate > 50.0).await;
+        page.click("#tenants-flows").await;
+        granted("flood", "most", |rate| rate > 45.0).await;
+        granted("gold", "few", |rate| rate < 36.0).await;
+        page.click("#tenants-flows").await;
+    }
 }
 
 async fn shows_a_leak(page: &Page) {

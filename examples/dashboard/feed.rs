@@ -11,6 +11,7 @@ use tollgate::{Limit, LimiterSnapshot};
 
 use crate::Board;
 use crate::panels::Panel;
+use crate::tenants::{Counts, Tally};
 
 const READING: Duration = Duration::from_millis(50);
 /// Readings between two ticks: a quarter of a second.
@@ -116,7 +117,7 @@ impl Sampler {
             if panel.about.leaks {
                 now["leaks"] = panel.seen.leaks.list(&policy).into();
             }
-            numbers.insert(panel.about.name.into(), window.numbers());
+            numbers.insert(panel.about.name.into(), window.numbers(panel));
             state.insert(panel.about.name.into(), now);
         }
         let feed = &self.board.feed;
@@ -136,6 +137,8 @@ struct Reading {
     counts: LimiterSnapshot,
     /// The units left in a bucket.
     tokens: Option<u64>,
+    /// One for each tenant.
+    tenants: Vec<Counts>,
     /// How long each request waited that was granted after a wait, since the reading before.
     waits: Vec<Duration>,
 }
@@ -151,6 +154,7 @@ impl Window {
             at: Instant::now(),
             counts: panel.limiter.snapshot(),
             tokens: tokens.map(|status| status.remaining),
+            tenants: panel.tallies.iter().map(Tally::counts).collect(),
             waits: panel.seen.take_waits(),
         });
         if self.0.len() > WINDOW + 1 {
@@ -159,7 +163,7 @@ impl Window {
     }
 
     /// Rates are per second, waits in milliseconds, the others means.
-    fn numbers(&self) -> Value {
+    fn numbers(&self, panel: &Panel) -> Value {
         let (first, last) = (&self.0[0], &self.0[self.0.len() - 1]);
         let seconds = (last.at - first.at).as_secs_f64();
         let granted = last.counts.granted - first.counts.granted;
@@ -183,20 +187,30 @@ impl Window {
         let wait = |share: f64| {
             quantile(&waits, granted, share).map(|wait| round(wait.as_secs_f64() * 1e3))
         };
-        let mean = |number: fn(&Reading) -> Option<u64>| {
+        let mean = |number: &dyn Fn(&Reading) -> Option<u64>| {
             let sum = self.0.iter().map(number).sum::<Option<u64>>()?;
             Some(round(sum as f64 / self.0.len() as f64))
         };
-        json!({
+        let mut numbers = json!({
             "granted": rate(granted),
             "denied": rate(denied),
-            "in_flight": mean(|reading| Some(reading.counts.in_flight)),
-            "queued": mean(|reading| Some(reading.counts.queued)),
-            "places": mean(|reading| reading.counts.concurrency),
-            "tokens": mean(|reading| reading.tokens),
+            "in_flight": mean(&|reading| Some(reading.counts.in_flight)),
+            "queued": mean(&|reading| Some(reading.counts.queued)),
+            "places": mean(&|reading| reading.counts.concurrency),
+            "tokens": mean(&|reading| reading.tokens),
             "median": wait(0.5),
             "late": wait(0.95),
-        })
+        });
+        let tenants = panel.about.tenants;
+        // The numbers of an only tenant are those above.
+        for (nth, tenant) in tenants.iter().enumerate().filter(|_| tenants.len() > 1) {
+            let granted = last.tenants[nth].granted - first.tenants[nth].granted;
+            let of = |number: &str| format!("{}_{number}", tenant.name);
+            numbers[of("granted")] = rate(granted).into();
+            numbers[of("in_flight")] = mean(&|reading| Some(reading.tenants[nth].in_flight)).into();
+            numbers[of("queued")] = mean(&|reading| Some(reading.tenants[nth].queued)).into();
+        }
+        numbers
     }
 }
 

@@ -1,14 +1,16 @@
-//! The callers: requests that come at random, at the rate that the page chose.
+//! The callers: requests that come at random, at the rate that the page chose. Where the page switches flows on, each tenant is one.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::{Limiter, Outcome};
+use tollgate::{Limiter, Outcome, Permit};
 
 use crate::Board;
 use crate::panels::{Panel, Settings};
+use crate::tenants::Tenant;
 
 /// The longest sleep between requests, so that a new rate soon takes effect.
 const STEP: Duration = Duration::from_millis(50);
@@ -17,10 +19,11 @@ const WAVE: (f64, f64) = (20.0, 0.6);
 /// How long a server takes to refuse a request.
 const REFUSAL: Duration = Duration::from_millis(10);
 
-/// Calls the nth limiter until the program ends.
-pub(crate) async fn call(board: Arc<Board>, nth: usize) {
+/// Calls the nth limiter as one of its tenants until the program ends.
+pub(crate) async fn call(board: Arc<Board>, nth: usize, tenant: usize) {
     let panel = &board.panels[nth];
-    let (mut random, start) = (Random(nth as u64), Instant::now());
+    let load = panel.about.tenants[tenant].load;
+    let (mut random, start) = (Random((nth + 100 * tenant) as u64), Instant::now());
     let mut next = start;
     loop {
         let settings = panel.settings();
@@ -31,7 +34,7 @@ pub(crate) async fn call(board: Arc<Board>, nth: usize) {
         };
         // The gaps between requests that are independent of each other are exponential. They have no memory, so a long one is drawn
         // again after a step.
-        let gap = -random.share().ln() / (settings["load"] as f64 * (1.0 + wave));
+        let gap = -random.share().ln() / (load(&settings) as f64 * (1.0 + wave));
         let calls = gap < STEP.as_secs_f64();
         next += if calls {
             Duration::from_secs_f64(gap)
@@ -42,11 +45,8 @@ pub(crate) async fn call(board: Arc<Board>, nth: usize) {
         next = next.max(Instant::now() - STEP);
         sleep_until(next).await;
         if calls {
-            tokio::spawn(request(
-                panel.limiter.clone(),
-                settings,
-                work(panel, &mut random),
-            ));
+            let work = work(panel, &mut random);
+            tokio::spawn(request(Arc::clone(&board), nth, tenant, settings, work));
         }
     }
 }
@@ -56,26 +56,39 @@ fn work(panel: &Panel, random: &mut Random) -> Duration {
     panel.about.work.mul_f64(0.5 + random.share())
 }
 
-async fn request(limiter: Limiter, settings: Settings, work: Duration) {
-    let permit = match settings["patience"] {
-        0 => limiter.try_acquire().ok(),
-        patience => limiter
-            .request()
-            .timeout(Duration::from_millis(patience))
-            .acquire()
-            .await
-            .ok(),
-    };
+async fn request(board: Arc<Board>, nth: usize, tenant: usize, settings: Settings, work: Duration) {
+    let panel = &board.panels[nth];
+    let (limiter, tally) = (&panel.limiter, &panel.tallies[tenant]);
+    tally.queued.fetch_add(1, Relaxed);
+    let permit = acquire(limiter, &panel.about.tenants[tenant], &settings).await;
+    tally.queued.fetch_sub(1, Relaxed);
     let Some(permit) = permit else { return };
+    tally.granted.fetch_add(1, Relaxed);
+    tally.in_flight.fetch_add(1, Relaxed);
     let overloaded = settings
         .get("capacity")
         .is_some_and(|capacity| limiter.snapshot().in_flight > *capacity);
     sleep(if overloaded { REFUSAL } else { work }).await;
+    tally.in_flight.fetch_sub(1, Relaxed);
     permit.report(if overloaded {
         Outcome::Overloaded
     } else {
         Outcome::Ok
     });
+}
+
+async fn acquire(limiter: &Limiter, tenant: &Tenant, settings: &Settings) -> Option<Permit> {
+    let mut request = limiter.request();
+    if settings.get("flows") == Some(&1) {
+        request = request.flow(tenant.name).weight((tenant.weight)(settings));
+    }
+    match settings["patience"] {
+        0 => request.try_acquire().ok(),
+        patience => {
+            let request = request.timeout(Duration::from_millis(patience));
+            request.acquire().await.ok()
+        }
+    }
 }
 
 /// Numbers that look random enough for arrivals (SplitMix64).

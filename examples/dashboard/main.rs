@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - `panels` has the limiters, and what the page may change of each.
-//! - `load` is their callers.
+//! - `load` is their callers, and `tenants` counts the requests of each.
 //! - `leaks` leaks permits, and sees them reclaimed.
 //! - `feed` samples the limiters, and sends their numbers to the pages.
 //! - `pages` answers browsers. The charts are drawn by uPlot, whose files lie in `assets`, so that no network is needed.
@@ -18,6 +18,7 @@ mod leaks;
 mod load;
 mod pages;
 mod panels;
+mod tenants;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -64,8 +65,10 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let listener = TcpListener::bind(options.listen).await;
     let listener =
         listener.map_err(|error| format!("cannot serve on {}: {error}", options.listen))?;
-    for nth in 0..board.panels.len() {
-        tokio::spawn(load::call(Arc::clone(&board), nth));
+    for (nth, panel) in board.panels.iter().enumerate() {
+        for tenant in 0..panel.about.tenants.len() {
+            tokio::spawn(load::call(Arc::clone(&board), nth, tenant));
+        }
     }
     tokio::spawn(Sampler::new(Arc::clone(&board)).run());
     say!("http://{}", listener.local_addr()?);

@@ -95,7 +95,10 @@ fn describe(about: &About) -> Value {
         json!({ "name": knob.name, "label": knob.label, "unit": knob.unit, "min": min, "max": max })
     });
     let knobs: Vec<_> = knobs.collect();
-    json!({ "name": about.name, "title": about.title, "text": about.text, "leaks": about.leaks, "knobs": knobs })
+    let tenants: Vec<_> = about.tenants.iter().map(|tenant| tenant.name).collect();
+    json!({
+        "name": about.name, "title": about.title, "text": about.text, "leaks": about.leaks, "knobs": knobs, "tenants": tenants,
+    })
 }
 
 /// The latest tick, for programs.

@@ -13,8 +13,9 @@ use tollgate::{
 };
 
 use crate::leaks::Leaks;
+use crate::tenants::{self, Tally, Tenant};
 
-/// Requests that may wait; one more takes the place of the oldest.
+/// Requests that may wait.
 const QUEUE: usize = 100;
 
 /// A number that the page changes.
@@ -36,6 +37,9 @@ pub(crate) struct About {
     pub(crate) text: &'static str,
     pub(crate) knobs: &'static [Knob],
     policy: fn(&Settings) -> Policy,
+    /// Which request a full queue drops.
+    overflow: Overflow,
+    pub(crate) tenants: &'static [Tenant],
     /// How long a caller holds a permit on average.
     pub(crate) work: Duration,
     /// Whether its callers come in waves.
@@ -69,7 +73,7 @@ const fn patience(start: u64) -> Knob {
     knob("patience", "Callers wait up to", "ms", 0..=2_000, start)
 }
 
-static PANELS: [About; 4] = [
+static PANELS: [About; 5] = [
     About {
         name: "api",
         title: "API quota",
@@ -81,6 +85,8 @@ static PANELS: [About; 4] = [
             knob("burst", "Burst", "tokens", 1..=200, 60),
         ],
         policy: |now| TokenBucket::new(Rate::per_second(now["rate"]), now["burst"]).into(),
+        overflow: Overflow::DropOldest,
+        tenants: &tenants::ONLY,
         work: Duration::ZERO,
         waves: true,
         leaks: false,
@@ -100,6 +106,8 @@ static PANELS: [About; 4] = [
                 .ttl(Duration::from_secs(now["ttl"]))
                 .into()
         },
+        overflow: Overflow::DropOldest,
+        tenants: &tenants::ONLY,
         work: Duration::from_millis(100),
         waves: false,
         leaks: true,
@@ -118,6 +126,8 @@ static PANELS: [About; 4] = [
             MaxConcurrency::new(now["places"])
                 .and(SlidingWindow::log(now["window"], Duration::from_secs(1)))
         },
+        overflow: Overflow::DropOldest,
+        tenants: &tenants::ONLY,
         work: Duration::from_millis(120),
         waves: false,
         leaks: false,
@@ -137,7 +147,42 @@ static PANELS: [About; 4] = [
                 .adapt(Adapt::aimd().between(2, now["ceiling"]).backoff(670))
                 .into()
         },
+        overflow: Overflow::DropOldest,
+        tenants: &tenants::ONLY,
         work: Duration::from_millis(200),
+        waves: false,
+        leaks: false,
+    },
+    About {
+        name: "tenants",
+        title: "Three tenants",
+        text: "Ten places that three tenants share, each request for about 100\u{a0}ms. Without flows, who asks most gets most. With a flow for each tenant they get equal shares, times their weight, whatever the flood.",
+        knobs: &[
+            knob("load", "Load of flood", "a second", 0..=200, 200),
+            patience(1_000),
+            knob("weight", "Weight of gold", "shares", 1..=9, 3),
+            knob("flows", "A flow for each tenant", "", 0..=1, 1),
+        ],
+        policy: |_| MaxConcurrency::new(10).into(),
+        overflow: Overflow::DropLongest,
+        tenants: &[
+            Tenant {
+                name: "flood",
+                load: |now| now["load"],
+                weight: |_| 1,
+            },
+            Tenant {
+                name: "gold",
+                load: |_| 80,
+                weight: |now| now["weight"],
+            },
+            Tenant {
+                name: "silver",
+                load: |_| 30,
+                weight: |_| 1,
+            },
+        ],
+        work: Duration::from_millis(100),
         waves: false,
         leaks: false,
     },
@@ -149,6 +194,8 @@ pub(crate) struct Panel {
     pub(crate) limiter: Limiter,
     settings: Mutex<Settings>,
     pub(crate) seen: Arc<Seen>,
+    /// One for each tenant.
+    pub(crate) tallies: Vec<Tally>,
 }
 
 /// The events of the limiter.
@@ -189,7 +236,7 @@ impl Panel {
         let limiter = Limiter::builder((about.policy)(&settings))
             .name(about.name)
             .max_queue(QUEUE)
-            .overflow(Overflow::DropOldest)
+            .overflow(about.overflow)
             .on_event(move |event| observed.observe(event))
             .build()?;
         Ok(Self {
@@ -197,6 +244,7 @@ impl Panel {
             limiter,
             settings: Mutex::new(settings),
             seen,
+            tallies: about.tenants.iter().map(|_| Tally::default()).collect(),
         })
     }
 

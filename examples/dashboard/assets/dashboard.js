@@ -43,6 +43,23 @@ const WAITS = {
   ],
 };
 
+const TENANTS = ["--denied", "--queue", "--granted"];
+// A chart with a series for each tenant.
+const byTenant = (tenants, of, title, format) => ({
+  title,
+  format,
+  least: 4,
+  series: tenants.map((tenant, nth) => ({ of: `${tenant}_${of}`, label: tenant, colour: TENANTS[nth] })),
+});
+function chartsOf({ name, tenants }) {
+  if (tenants.length === 1) return [REQUESTS, name === "api" ? TOKENS : PLACES, WAITS];
+  return [
+    byTenant(tenants, "granted", "Granted a second", REQUESTS.format),
+    byTenant(tenants, "in_flight", "Places in use", PLACES.format),
+    byTenant(tenants, "queued", "Waiting", PLACES.format),
+  ];
+}
+
 const short = value => String(value < 10 ? +value.toFixed(1) : Math.round(value));
 const duration = ms => (ms < 1000 ? `${short(ms)} ms` : `${+(ms / 1000).toFixed(2)} s`);
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -134,7 +151,8 @@ class Chart {
   }
 }
 
-// One number of a limiter: a slider and a field, which show the server's value unless they were just changed here.
+// One number of a limiter: a slider and a field, or a switch between 0 and 1. They show the server's value unless they were just
+// changed here.
 class Knob {
   constructor(panel, about, parent) {
     this.panel = panel;
@@ -153,7 +171,12 @@ class Knob {
       input.max = about.max;
       input.step = 1;
     }
-    this.slider.addEventListener("input", () => this.turn(this.slider.valueAsNumber, this.field));
+    this.isSwitch = about.max === 1;
+    if (this.isSwitch) {
+      this.slider.type = "checkbox";
+      this.field.remove();
+    }
+    this.slider.addEventListener("input", () => this.turn(this.isSwitch ? +this.slider.checked : this.slider.valueAsNumber, this.field));
     this.field.addEventListener("input", () => (this.typing = true));
     this.field.addEventListener("blur", () => (this.typing = false));
     this.field.addEventListener("change", () => this.turn(this.field.valueAsNumber, this.slider));
@@ -169,7 +192,8 @@ class Knob {
 
   show(value) {
     if (performance.now() - this.touched < 1000) return;
-    this.slider.value = value;
+    if (this.isSwitch) this.slider.checked = value === 1;
+    else this.slider.value = value;
     if (!this.typing) this.field.value = value;
   }
 }
@@ -192,8 +216,7 @@ class Panel {
     }
     document.getElementById("panels").append(section);
     this.knobs = about.knobs.map(knob => new Knob(this, knob, section.querySelector(".knobs")));
-    const charts = [REQUESTS, about.name === "api" ? TOKENS : PLACES, WAITS];
-    this.charts = charts.map(kind => new Chart(kind, section.querySelector(".charts")));
+    this.charts = chartsOf(about).map(kind => new Chart(kind, section.querySelector(".charts")));
   }
 
   show(numbers, state) {
