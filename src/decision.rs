@@ -176,6 +176,7 @@ impl Decision {
     /// when the cost is admitted, or the limiter is [paused](Decision::is_paused). On a closed limiter, and for a cost of zero,
     /// the limit that would bind.
     #[must_use]
+    #[inline]
     pub fn denied_by(&self) -> Option<Limit> {
         (!self.allowed && !self.paused).then(|| self.binding())
     }
@@ -186,6 +187,7 @@ impl Decision {
         (!self.allowed && !self.paused).then_some(self.binding_index as usize)
     }
 
+    #[inline(always)]
     fn binding(&self) -> Limit {
         self.binding.limit(self.binding_index as usize)
     }
@@ -286,6 +288,7 @@ macro_rules! binding {
             }
 
             /// The limit. `index` is its index in the policy.
+            #[inline(always)]
             fn limit(&self, index: usize) -> Limit {
                 match *self {
                     $(Self::$limit { $($field),* } => {

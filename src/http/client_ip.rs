@@ -255,10 +255,16 @@ impl ClientIp {
     /// assert_eq!(client_ip.find("198.51.100.9".parse().ok(), &headers), Ok([198, 51, 100, 9].into()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn find(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
-        if let (Proxies::None, Some(IpAddr::V4(_)), 32) = (&self.proxies, peer, self.ipv4_prefix) {
-            return peer.ok_or(NoClientIp::NoPeer); // as it is
+        match (&self.proxies, peer, self.ipv4_prefix) {
+            (Proxies::None, Some(IpAddr::V4(peer)), 32) => Ok(IpAddr::V4(peer)), // as it is
+            _ => self.find_masked(peer, headers),
         }
+    }
+
+    #[inline(never)]
+    fn find_masked(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
         let peer = peer.map(Address::from).ok_or(NoClientIp::NoPeer);
         let client = match &self.proxies {
             Proxies::None => peer?,

@@ -203,6 +203,7 @@ impl ClientIp {
         }
     }
 
+    #[inline(always)]
     fn of<B>(&self, peer: Option<SocketAddr>, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
         Ok(self.find(peer.map(|peer| peer.ip()), request.headers())?)
     }
@@ -212,6 +213,7 @@ impl ClientIp {
 impl<B> Identity<B> for ClientIp {
     type Key = IpAddr;
 
+    #[inline(always)]
     fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
         self.of(request.extensions().get().copied(), request)
     }
@@ -220,6 +222,7 @@ impl<B> Identity<B> for ClientIp {
 impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<F> {
     type Key = IpAddr;
 
+    #[inline(always)]
     fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
         self.client_ip
             .of((self.peer_of)(request.extensions()), request)
@@ -396,6 +399,7 @@ impl<B, I: Identity<B>> FindsKey<B> for KeyedBy<I> {
     type SealedKey = I::Key;
     type Future = Pending<Option<I::Key>>;
 
+    #[inline(always)]
     fn key_of(&self, request: &Request<B>) -> Identified<I::Key, Self::Future> {
         Identified::Now(self.0.identify(request))
     }

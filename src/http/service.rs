@@ -90,12 +90,10 @@ where
         }
         let stage = match layer.identity.key_of(&request) {
             Identified::Later(finding) => {
-                LimitStage::Identifying(finding, Some((self.take_ready(), request)))
+                LimitStage::Identifying(finding, self.call_later(request))
             }
             Identified::Now(found) => match layer.ask(found, &mut key, terms.as_deref()) {
-                Admission::Later(asking) => {
-                    LimitStage::Asking(asking, Some((self.take_ready(), request)))
-                }
+                Admission::Later(asking) => LimitStage::Asking(asking, self.call_later(request)),
                 // This arm returns directly: a stage that is made in a shared `let` is moved once more.
                 Admission::Now(Ok((permit, limits))) => {
                     let call = self.inner.call(request);
@@ -126,10 +124,10 @@ where
 }
 
 impl<S: Clone, L, I> LimitService<S, L, I> {
-    /// Takes the ready service and leaves its clone, which need not be ready.
-    fn take_ready(&mut self) -> S {
+    /// Takes the ready service for a request and leaves its clone, which need not be ready.
+    fn call_later<B>(&mut self, request: Request<B>) -> Call<S, B> {
         let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
+        Some(Box::new((mem::replace(&mut self.inner, clone), request)))
     }
 }
 
@@ -149,8 +147,9 @@ pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
     layer: Arc<LimitLayer<L, I>>,
 }
 
-/// A ready service and the request that it will get. They are taken once.
-type Call<S, B> = Option<(S, Request<B>)>;
+/// A ready service and the request that it will get. They are taken once. They are in a box, so that the future stays small: most
+/// requests are decided at once, and have none.
+type Call<S, B> = Option<Box<(S, Request<B>)>>;
 
 #[pin_project(project = LimitStageProjection)]
 enum LimitStage<S, B, F, G> {
@@ -230,15 +229,15 @@ impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
         if let Err(refusal) = &mut answer {
             refusal.set_by_key(by_key);
         }
-        match (answer, call) {
-            (Ok((permit, limits)), Some((mut service, request))) => {
-                Self::Calling(service.call(request), Some(permit), limits)
-            }
-            (Err(refusal), Some((mut service, request))) if lets_through(&refusal) => {
+        let Some((mut service, request)) = call.map(|call| *call) else {
+            return Self::Done;
+        };
+        match answer {
+            Ok((permit, limits)) => Self::Calling(service.call(request), Some(permit), limits),
+            Err(refusal) if lets_through(&refusal) => {
                 Self::Calling(service.call(request), None, Vec::new())
             }
-            (Err(refusal), Some((_, request))) => Self::Refused(refusal, AnswerForm::to(&request)),
-            (_, None) => Self::Done,
+            Err(refusal) => Self::Refused(refusal, AnswerForm::to(&request)),
         }
     }
 }
@@ -279,7 +278,7 @@ impl AnswerForm {
 
 impl<L, I> LimitLayer<L, I> {
     /// Asks the limiter for the key that was found, or for the shared key if the key is unknown. Stores that key in `key`.
-    #[inline]
+    #[inline(always)]
     fn ask<B>(
         &self,
         found: Result<I::Key, NoIdentity>,
