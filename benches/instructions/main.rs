@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 28] = [
+const OPERATIONS: [Operation; 29] = [
     ("acquire", |times| {
         awaited(times, MaxConcurrency::new(PLACES));
     }),
@@ -113,6 +113,12 @@ const OPERATIONS: [Operation; 28] = [
     }),
     ("layer-fields", |times| {
         answered(times, slow(), RateLimitStyle::Draft10);
+    }),
+    ("layer-two", |times| {
+        let both = "1000 concurrent and 4000000000/h"
+            .parse::<Policy>()
+            .expect("a policy");
+        answered(times, both, RateLimitStyle::Draft10);
     }),
     ("layer-denied", |times| {
         answered(times, Throttle::every(LONG), RateLimitStyle::Draft10);
