@@ -288,6 +288,7 @@ macro_rules! binding {
             }
 
             /// The limit. `index` is its index in the policy.
+            // Inlined, so that a caller that only asks for the kind of the limit builds none.
             #[inline(always)]
             fn limit(&self, index: usize) -> Limit {
                 match *self {

@@ -1,4 +1,4 @@
-//! The callers: requests that come at random, at the rate that the page chose. Where the page switches flows on, each tenant is one.
+//! The callers: requests that come at random, at the rate that the page chose. Where the page switches flows on, each tenant is a flow.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who calls a limiter, and what became of their requests. The callers count, so that a page can compare tenants with flows and without.
+//! The tenants of a limiter, and counts of their requests. The callers count, because a limiter counts by tenant only with flows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

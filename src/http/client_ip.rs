@@ -255,16 +255,17 @@ impl ClientIp {
     /// assert_eq!(client_ip.find("198.51.100.9".parse().ok(), &headers), Ok([198, 51, 100, 9].into()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined up to the layer, so that the address stays in registers.
     #[inline(always)]
     pub fn find(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
         match (&self.proxies, peer, self.ipv4_prefix) {
             (Proxies::None, Some(IpAddr::V4(peer)), 32) => Ok(IpAddr::V4(peer)), // as it is
-            _ => self.find_masked(peer, headers),
+            _ => self.find_slowly(peer, headers),
         }
     }
 
     #[inline(never)]
-    fn find_masked(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
+    fn find_slowly(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
         let peer = peer.map(Address::from).ok_or(NoClientIp::NoPeer);
         let client = match &self.proxies {
             Proxies::None => peer?,

@@ -519,9 +519,7 @@ impl OutboundCommon {
             limiter.apply_upstream_signal(&UpstreamSignal::new().malformed(field));
         }
     }
-}
 
-impl OutboundCommon {
     /// What the permit is settled by, if it is settled. An answer to a request that is sent `again` is kept meanwhile, and its clone
     /// of the cost must not hold the place.
     fn settled_by(&self, head: &mut response::Parts, again: bool) -> Option<SettledBy> {

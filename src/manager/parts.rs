@@ -86,8 +86,8 @@ pub(crate) struct PerLimiter {
     pub(crate) store_link: Option<Arc<StoreLink>>,
 }
 
-/// What only a registered manager has: its word decides rates. The manager of a key does not need it: while the key is idle, its
-/// rate is decided in the table, and a key with a manager mostly has waiters.
+/// What only a registered manager has: its word decides rates. Rates in a store are decided there. The manager of a key does not need
+/// a word: while the key is idle, its rate is decided in the table, and a key with a manager mostly has waiters.
 #[derive(Debug)]
 pub(super) struct Registered {
     /// The origin of the clock that the limiter was built with. Readings of it need no lock.

@@ -43,13 +43,13 @@ const WAITS = {
   ],
 };
 
-const TENANTS = ["--denied", "--queue", "--granted"];
+const TENANT_COLOURS = ["--denied", "--queue", "--granted"];
 // A chart with a series for each tenant.
 const byTenant = (tenants, of, title, format) => ({
   title,
   format,
   least: 4,
-  series: tenants.map((tenant, nth) => ({ of: `${tenant}_${of}`, label: tenant, colour: TENANTS[nth] })),
+  series: tenants.map((tenant, nth) => ({ of: `${tenant}_${of}`, label: tenant, colour: TENANT_COLOURS[nth] })),
 });
 function chartsOf({ name, tenants }) {
   if (tenants.length === 1) return [REQUESTS, name === "api" ? TOKENS : PLACES, WAITS];
