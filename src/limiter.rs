@@ -249,7 +249,7 @@ impl Limiter {
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
         self.manager
             .in_channel()
-            .try_acquire(cost, Location::caller())
+            .try_acquire(cost, Location::caller(), None)
     }
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
@@ -770,7 +770,7 @@ impl<'a> PermitRequest<&'a Limiter> {
         self.target
             .manager()
             .in_channel()
-            .try_request(&self.options, None)
+            .try_request(&self.options, None, None)
     }
 
     /// [`PermitRequest::try_acquire`], with the status of each limit of the policy right after the decision. A separate call would
@@ -790,7 +790,7 @@ impl<'a> PermitRequest<&'a Limiter> {
     pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
         let mut limits = Vec::new();
         let channel = self.target.manager().in_channel();
-        let answer = channel.try_request(&self.options, Some(&mut limits));
+        let answer = channel.try_request(&self.options, Some(&mut limits), None);
         (answer, limits)
     }
 

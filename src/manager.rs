@@ -32,5 +32,6 @@ pub(crate) use self::control::{AtRest, FinalTotals, Watch};
 pub(crate) use self::lock::state::{Awaited, Unapplied};
 pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
 pub(crate) use self::store::{FollowsStore, StoreLink};
+pub(crate) use self::time::Reading;
 pub(crate) use self::time::clock::{Clock, ClockOrigin, TimeSource};
 pub(crate) use self::time::driver::{SharedDriver, TimerHost};

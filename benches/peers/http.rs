@@ -7,6 +7,8 @@ use tollgate::http::RateLimitStyle;
 use tollgate::{Policy, Throttle};
 
 use crate::rounds::{median, nanos_each};
+#[cfg(feature = "quanta")]
+use crate::services::limited_by_counter;
 use crate::services::{Hello, client, governed, governed_by_axum, limited};
 use crate::table::{Bar, Row, Unit};
 
@@ -64,6 +66,27 @@ pub(crate) fn rows() -> Vec<Row> {
             "a denial instead of an answer, fields of draft-10",
             Box::new(denying_again),
             of_axum(60 * MINUTE, 1),
+        ),
+    ]
+}
+
+/// Both sides read the processor's counter.
+#[cfg(feature = "quanta")]
+pub(crate) fn by_the_same_clock() -> Vec<Row> {
+    let granting = || Throttle::every(MINUTE).burst(MANY.into());
+    let governed = |with_fields| Some(("tower_governor", governed(MINUTE, MANY, with_fields)));
+    let plain = limited_by_counter(granting(), RateLimitStyle::None);
+    let with_fields = limited_by_counter(granting(), RateLimitStyle::Draft10);
+    vec![
+        added(
+            "added to a request, without fields, fast_clock()",
+            Box::new(plain),
+            governed(false),
+        ),
+        added(
+            "added to a request, fields of draft-10, fast_clock()",
+            Box::new(with_fields),
+            governed(true),
         ),
     ]
 }

@@ -79,6 +79,8 @@ const WORKLOADS: &[Workload] = &[
     ("W8", stream::per_item),
     ("W13", flows::waiting),
     ("W11", http::rows),
+    #[cfg(feature = "quanta")]
+    ("W11", http::by_the_same_clock),
     ("W11 wrk", http_server::rows),
     #[cfg(feature = "redis")]
     ("W9", stores::redis::rows),

@@ -89,6 +89,14 @@ impl Schedule {
             || self.waiters.suspension.is_some()
     }
 
+    /// Whether a report on the work of a place without a TTL changes nothing.
+    pub(crate) fn ignores_reports(&self) -> bool {
+        match &self.authority {
+            Authority::Local(gate) => !gate.limits().adapt(),
+            Authority::Store(_) => false,
+        }
+    }
+
     /// Whether `now` matters to the inputs: to decisions, or to what is reported to an observer.
     pub(crate) fn reads_clock(&self) -> bool {
         self.follows_time() || self.waiters.queue.knows_arrivals()

@@ -188,7 +188,7 @@ impl AsksLimiter<NoKey> for Limiter {
     fn ask(&self, _: &NoKey, terms: &AskTerms) -> Admission {
         let Some(wait) = terms.wait else {
             let channel = self.manager().in_channel();
-            return terms.at_once(|options, limits| channel.try_request(options, limits));
+            return terms.at_once(|options, limits| channel.try_request(options, limits, None));
         };
         let request = terms.request(self).timeout(wait);
         Admission::later(Refusal::of_wait, request.acquire_explained())

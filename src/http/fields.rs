@@ -7,7 +7,7 @@ mod values;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use thiserror::Error;
 
 use text::{FieldText, ProblemText};
@@ -368,25 +368,31 @@ fn add_to_list(
     check: impl Fn(&Item<'_>) -> bool,
 ) {
     let Some(members) = members else { return };
-    match headers.try_entry(field) {
-        Ok(Entry::Vacant(vacant)) => {
-            let _full = vacant.try_insert(members);
-        }
-        Ok(Entry::Occupied(mut occupied)) => {
-            let keeps = structured_lines(occupied.iter(), |line| {
-                list(line, |item| check(&item).then_some(()))
-            }) == Some(true);
-            let mut text = FieldText::new();
-            for line in occupied.iter().filter(|_| keeps).chain([&members]) {
-                text.put_comma();
-                text.put(line.as_bytes().trim_ascii());
-            }
-            if let Some(value) = text.value() {
-                occupied.insert(value);
-            }
-        }
-        // A map with 32,768 fields is full, and stays as it is.
-        Err(_full) => {}
+    // Most responses have no such list. A map with 32,768 fields is full, and stays as it is.
+    if let Ok(true) = headers.try_append(field, members) {
+        join_lines(headers, field, check);
+    }
+}
+
+/// Joins the last line of a list with those before it.
+#[cold]
+fn join_lines(
+    headers: &mut HeaderMap,
+    field: &'static HeaderName,
+    check: impl Fn(&Item<'_>) -> bool,
+) {
+    let lines = || headers.get_all(field).iter();
+    let earlier = lines().count().saturating_sub(1);
+    let keeps = structured_lines(lines().take(earlier), |line| {
+        list(line, |item| check(&item).then_some(()))
+    }) == Some(true);
+    let mut text = FieldText::new();
+    for line in lines().skip(if keeps { 0 } else { earlier }) {
+        text.put_comma();
+        text.put(line.as_bytes().trim_ascii());
+    }
+    if let Some(value) = text.value() {
+        headers.insert(field, value);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::event::EventKind;
-use crate::manager::{Manager, PerPlan, RequestOptions};
+use crate::manager::{Manager, PerPlan, Reading, RequestOptions};
 use crate::observe::Observers;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -50,7 +50,8 @@ enum Purpose {
 enum Entered<R> {
     /// The key is idle, and the call was answered.
     Idle(R),
-    Active(Arc<Manager>),
+    /// The key is active. The clock was read just before its shard was locked.
+    Active(Arc<Manager>, Reading),
     /// The key is unknown, and must stay unknown or there is no room for it. It would have this tier.
     Absent {
         tier: Arc<PerPlan>,
@@ -72,6 +73,8 @@ struct Entering<'a, K, Q: ?Sized> {
     hash: u64,
     policy: Option<Policy>,
     purpose: Purpose,
+    /// The clock just before the shard is locked, which is then held for less long.
+    reading: Reading,
     /// `None` until they are needed.
     copies: Option<Copies<K>>,
 }
@@ -210,7 +213,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 }
                 answer
             }
-            Entered::Active(manager) => manager.in_channel().try_request(options, limits),
+            Entered::Active(manager, reading) => {
+                manager
+                    .in_channel()
+                    .try_request(options, limits, Some(reading))
+            }
             Entered::Absent { .. } => Err(TryAcquireError::without_decision(self.too_many(key))),
         }
     }
@@ -237,7 +244,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         })?;
         match entered {
             Entered::Idle(answer) => answer.map(Admitted::Granted),
-            Entered::Active(manager) => Ok(Admitted::ToManager(manager)),
+            Entered::Active(manager, _) => Ok(Admitted::ToManager(manager)),
             Entered::Absent { .. } => Err(self.too_many(key)),
         }
     }
@@ -247,7 +254,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         key: &Q,
     ) -> Result<Arc<Manager>, AcquireError> {
         match self.enter(key, Purpose::Change, |_| None::<std::convert::Infallible>)? {
-            Entered::Active(manager) => Ok(manager),
+            Entered::Active(manager, _) => Ok(manager),
             Entered::Absent { .. } => Err(self.too_many(key)),
             Entered::Idle(never) => match never {},
         }
@@ -263,7 +270,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         };
         match self.enter(key, Purpose::Look, |idle| Some(decide(idle))) {
             Ok(Entered::Idle(decision)) => decision,
-            Ok(Entered::Active(manager)) => manager.check(costs),
+            Ok(Entered::Active(manager, _)) => manager.check(costs),
             Ok(Entered::Absent { tier, hold, now }) => {
                 let costs = Costs {
                     plain: cost.max(1),
@@ -287,7 +294,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     pub(super) fn limits<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> Vec<LimitStatus> {
         match self.enter(key, Purpose::Look, |idle| Some(idle.state.limits(idle.now))) {
             Ok(Entered::Idle(limits)) => limits,
-            Ok(Entered::Active(manager)) => manager.limits(),
+            Ok(Entered::Active(manager, _)) => manager.limits(),
             Ok(Entered::Absent { tier, now, .. }) => Gate::new(Arc::clone(&tier.plan), now, false)
                 .limits()
                 .statuses(now),
@@ -405,7 +412,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     ) -> Option<R> {
         match self.enter(key, purpose, |key| Some(idle(key))).ok()? {
             Entered::Idle(result) => Some(result),
-            Entered::Active(manager) => Some(active(&manager)),
+            Entered::Active(manager, _) => Some(active(&manager)),
             Entered::Absent { .. } => {
                 if purpose == Purpose::Change {
                     self.too_many(key);
@@ -452,6 +459,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             hash: self.shards.hash(key),
             policy,
             purpose,
+            reading: self.shared.time_source.now(),
             copies: None,
         };
         loop {
@@ -462,7 +470,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 removed: Removed::default(),
             };
             let mut shard = self.shards.lock(entering.hash);
-            let now = shard.clock.now();
+            let now = shard.clock.now_since(entering.reading);
             let entered =
                 self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
             drop(shard);
@@ -471,6 +479,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 return Ok(entered);
             }
             entering.copies = Some(self.new_copies(key.to_key()));
+            entering.reading = self.shared.time_source.now();
         }
     }
 
@@ -488,6 +497,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             hash,
             ref policy,
             purpose,
+            reading,
             ..
         } = entering;
         let hold = shard.hold_at(now);
@@ -510,7 +520,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let plan = Arc::clone(&shard.tiers.get(tier).plan);
                 after_unlock.plan = Some((Arc::clone(&manager), plan));
             }
-            return Ok(Some(Entered::Active(manager)));
+            return Ok(Some(Entered::Active(manager, reading)));
         }
         let slot = match idle {
             Some(slot) => slot,
@@ -554,7 +564,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                         hold,
                     );
                     shard.insert_active(hash, key, Arc::clone(&manager));
-                    return Ok(Some(Entered::Active(manager)));
+                    return Ok(Some(Entered::Active(manager, reading)));
                 }
             }
         };
@@ -587,7 +597,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let number = self.shared.next_number();
         let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
         shard.insert_active(hash, key, Arc::clone(&manager));
-        Ok(Some(Entered::Active(manager)))
+        Ok(Some(Entered::Active(manager, reading)))
     }
 
     /// The copies. If they are missing, makes them under the lock, or returns `None` if that would run foreign code.

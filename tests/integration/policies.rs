@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::common::{self, grants, limiter, ms};
 use tokio::time::{Instant, advance, sleep};
-use tokio_test::{assert_pending, task};
+use tokio_test::{assert_pending, assert_ready_ok, task};
 use tollgate::{
-    AcquireError, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Penalty, Policy, Rate,
-    SlidingWindow, Throttle, TokenBucket, TryAcquireError,
+    AcquireError, Adapt, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Outcome,
+    Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError,
 };
 
 const fn ns(nanos: u64) -> Duration {
@@ -418,8 +418,31 @@ async fn a_denial_by_another_limit_raises_no_penalty() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reported_place_goes_to_the_next_waiter_where_no_limit_learns_from_it() {
+    let limiter = Limiter::new("1 concurrent and 2/s burst 2").unwrap();
+    let held = limiter.try_acquire().unwrap();
+    let mut waiting = [(); 2].map(|()| task::spawn(limiter.acquire()));
+    waiting
+        .iter_mut()
+        .for_each(|waiting| assert_pending!(waiting.poll()));
+    assert!(held.report(Outcome::Overloaded));
+    let [first, second] = &mut waiting;
+    let first = assert_ready_ok!(first.poll());
+    assert!(first.report(Outcome::Ok));
+    assert_pending!(second.poll(), "the rate is used up");
+    assert_eq!(limiter.snapshot().in_flight, 0);
+    let before = Instant::now();
+    let second = second.await.unwrap();
+    assert_eq!(before.elapsed(), ms(500));
+    assert!(second.report(Outcome::Ignored));
+    let leased = Limiter::new("1 concurrent ttl 10s and 100/s").unwrap();
+    let permit = leased.try_acquire().unwrap();
+    sleep(ms(10_001)).await;
+    assert!(!permit.report(Outcome::Ok), "it was reclaimed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_adaptive_concurrency_serves_waiters_as_it_rises_and_admits_no_cost_above_its_floor() {
-    use tollgate::{Adapt, Outcome};
     let limiter = limiter(MaxConcurrency::new(4).adapt(Adapt::aimd().between(2, 6)));
     assert_eq!(
         common::exceeded(&limiter.acquire_many(3).await.unwrap_err()),

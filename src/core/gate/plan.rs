@@ -262,6 +262,13 @@ impl Plan {
             .any(|rule| matches!(rule, LimitRule::Places(..)))
     }
 
+    /// Whether a limit learns from the reports on work.
+    pub(crate) fn adapts(&self) -> bool {
+        self.rules
+            .iter()
+            .any(|rule| matches!(rule, LimitRule::Places(_, Some(_))))
+    }
+
     /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
     pub(crate) fn plain_places(&self) -> Option<u64> {
         match self.rules[..] {

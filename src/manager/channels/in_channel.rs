@@ -23,15 +23,16 @@ use crate::strategy::Moment;
 manager_view!("How requests enter.", InChannel, in_channel);
 
 impl<'a> InChannel<'a> {
-    /// Grants in place, or charges nothing.
+    /// Grants in place, or charges nothing. A `reading` that was just taken is used.
     #[inline(always)]
     pub(crate) fn try_acquire<P: FromGrant>(
         self,
         cost: u64,
         caller: Caller,
+        reading: Option<Reading>,
     ) -> Result<P, TryAcquireError> {
         if self.0.state.word.decides_rate() {
-            let reading = self.0.common().time_source.now();
+            let reading = reading.unwrap_or_else(|| self.0.common().time_source.now());
             match self.take_rate(reading, cost) {
                 Some(granted) => Ok(P::spent(self.0.common().id_prefix(0), granted, cost)),
                 None => self.try_acquire_past_word(cost, caller, Some(reading)),
@@ -39,7 +40,7 @@ impl<'a> InChannel<'a> {
         } else {
             match self.take_place(cost) {
                 Some(granted) => Ok(P::held(self.0, granted, cost)),
-                None => self.try_acquire_past_word(cost, caller, None),
+                None => self.try_acquire_past_word(cost, caller, reading),
             }
         }
     }
@@ -195,10 +196,14 @@ impl<'a> InChannel<'a> {
         self,
         options: &RequestOptions,
         limits: Option<&mut Vec<LimitStatus>>,
+        reading: Option<Reading>,
     ) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
-        if options.details.is_none() && options.rare.is_none() && limits.is_none() {
-            return self.try_acquire(cost, caller);
+        if options.details.is_none() && options.rare.is_none() {
+            return match limits {
+                Some(limits) => self.try_explained(cost, caller, limits, reading),
+                None => self.try_acquire(cost, caller, reading),
+            };
         }
         let checked = self.0.release_channel().check_ttl(options);
         if let Err(error) = checked.and_then(|()| options.check_weights()) {
@@ -209,6 +214,34 @@ impl<'a> InChannel<'a> {
         }
         let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller, limits)?;
         self.0.release_channel().limit_ttl(granted.grant, options);
+        Ok(P::held(self.0, granted, cost))
+    }
+
+    /// [`InChannel::try_acquire`] under the lock, which also sets `limits` to the status of each limit right after it.
+    fn try_explained<P: FromGrant>(
+        self,
+        cost: u64,
+        caller: Caller,
+        limits: &mut Vec<LimitStatus>,
+        reading: Option<Reading>,
+    ) -> Result<P, TryAcquireError> {
+        let reading = reading.unwrap_or_else(|| self.0.common().time_source.now());
+        let mut state = self.0.lock();
+        let now = state.clock.now_since(reading);
+        let granted = match state.schedule.admit_in_place(now, cost, caller) {
+            Some(Ok(grant)) => {
+                *limits = state.schedule.outlook().limits().statuses(now);
+                let origin = state.clock.origin();
+                Visit::end_after_grant(self.0, state, &grant);
+                TimedGrant { grant, origin }
+            }
+            _ => self.try_acquire_or_deny(
+                Visit::new(self.0, state, now),
+                Costs::plain(cost),
+                caller,
+                Some(limits),
+            )?,
+        };
         Ok(P::held(self.0, granted, cost))
     }
 

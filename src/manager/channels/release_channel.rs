@@ -42,7 +42,15 @@ impl Manager {
 
     #[inline(never)]
     fn release_under_lock(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
-        let mut state = self.lock();
+        self.release_channel()
+            .release_locked(self.lock(), fence, cost, claim);
+    }
+}
+
+impl<'a> ReleaseChannel<'a> {
+    /// [`Manager::release`] with the lock.
+    #[inline(always)]
+    fn release_locked(self, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
         if !state.awaits_drain() && state.schedule.release(fence, cost, claim) {
             return;
         }
@@ -51,15 +59,11 @@ impl Manager {
                 drop(state); // no time has passed
                 contain_panic(|| next.wake());
             }
-            None => self
-                .release_channel()
-                .release_to_next(state, fence, cost, claim),
+            None => self.release_to_next(state, fence, cost, claim),
         }
     }
-}
 
-impl<'a> ReleaseChannel<'a> {
-    /// The slow path of [`Manager::release`], when a request or a watch of the drain waits for the place.
+    /// The slow path of [`ReleaseChannel::release_locked`], when a request or a watch of the drain waits for the place.
     #[inline(never)]
     fn release_to_next(self, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
         let now = state.now();
@@ -101,7 +105,13 @@ impl<'a> ReleaseChannel<'a> {
         if self.release_to_word(grant, cost) {
             return true;
         }
-        self.0.visit().give(|schedule, now, effects| {
+        let mut state = self.0.lock();
+        if grant.claim == Claim::PLACE && state.schedule.ignores_reports() {
+            self.release_locked(state, grant.fence, cost, grant.claim);
+            return true; // a place without a TTL is not reclaimed
+        }
+        let now = state.now();
+        Visit::new(self.0, state, now).give(|schedule, now, effects| {
             let report = WorkReport::new(outcome, grant, now);
             schedule.report(now, grant, cost, report, effects)
         })
