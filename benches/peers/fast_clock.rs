@@ -1,10 +1,14 @@
-//! W4 and W5 with the processor's counter as the clock of both sides.
+//! W4, W5 and W11 with the processor's counter as the clock of both sides.
 
 use governor::{Quota, RateLimiter};
+use tollgate::http::RateLimitStyle;
 use tollgate::{KeyedLimiter, Limiter, Throttle};
+use tower::Layer as _;
 
+use crate::http;
 use crate::keyed::{MANY, MINUTE, Spread, slow};
 use crate::rounds::{Contest, nanos_each};
+use crate::services::{Hello, client, governed, layer_of};
 use crate::setup::{never_waiting, never_waiting_quota};
 use crate::table::{Bar, Row, Unit};
 
@@ -81,4 +85,33 @@ pub(crate) fn one_decision_of_a_key() -> Vec<Row> {
         })
     })
     .run(ROUNDS)
+}
+
+/// W11: a layer in front of a service, whose peer reads the counter.
+pub(crate) fn a_layer() -> Vec<Row> {
+    let granting = || Throttle::every(http::MINUTE).burst(http::MANY.into());
+    let governed = |with_fields| {
+        Some((
+            "tower_governor",
+            governed(http::MINUTE, http::MANY, with_fields),
+        ))
+    };
+    let limited = |style| {
+        let limiter = KeyedLimiter::builder(granting()).fast_clock().build();
+        client(layer_of(limiter.expect("a sound policy"), style).layer(Hello))
+    };
+    let plain = limited(RateLimitStyle::None);
+    let with_fields = limited(RateLimitStyle::Draft10);
+    vec![
+        http::added(
+            "added to a request, without fields, fast_clock()",
+            Box::new(plain),
+            governed(false),
+        ),
+        http::added(
+            "added to a request, fields of draft-10, fast_clock()",
+            Box::new(with_fields),
+            governed(true),
+        ),
+    ]
 }

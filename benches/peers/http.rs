@@ -7,16 +7,14 @@ use tollgate::http::RateLimitStyle;
 use tollgate::{Policy, Throttle};
 
 use crate::rounds::{median, nanos_each};
-#[cfg(feature = "quanta")]
-use crate::services::limited_by_counter;
 use crate::services::{Hello, client, governed, governed_by_axum, limited};
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 101;
 const BATCH: u32 = 10_000;
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// More requests than a case sends from any client.
-const MANY: u32 = 100_000;
+pub(crate) const MANY: u32 = 100_000;
 
 type Client = Box<dyn FnMut() -> u16>;
 
@@ -70,29 +68,8 @@ pub(crate) fn rows() -> Vec<Row> {
     ]
 }
 
-/// Both sides read the processor's counter.
-#[cfg(feature = "quanta")]
-pub(crate) fn by_the_same_clock() -> Vec<Row> {
-    let granting = || Throttle::every(MINUTE).burst(MANY.into());
-    let governed = |with_fields| Some(("tower_governor", governed(MINUTE, MANY, with_fields)));
-    let plain = limited_by_counter(granting(), RateLimitStyle::None);
-    let with_fields = limited_by_counter(granting(), RateLimitStyle::Draft10);
-    vec![
-        added(
-            "added to a request, without fields, fast_clock()",
-            Box::new(plain),
-            governed(false),
-        ),
-        added(
-            "added to a request, fields of draft-10, fast_clock()",
-            Box::new(with_fields),
-            governed(true),
-        ),
-    ]
-}
-
 /// The time of a request minus the time of a request to the service alone, which is measured after each batch.
-fn added(case: &str, mut ours: Client, theirs: Option<(&'static str, Client)>) -> Row {
+pub(crate) fn added(case: &str, mut ours: Client, theirs: Option<(&'static str, Client)>) -> Row {
     eprintln!("  {case}");
     let mut alone = client(Hello);
     let mut beyond_alone = |layered: &mut Client| {

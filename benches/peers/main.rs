@@ -80,7 +80,7 @@ const WORKLOADS: &[Workload] = &[
     ("W13", flows::waiting),
     ("W11", http::rows),
     #[cfg(feature = "quanta")]
-    ("W11", http::by_the_same_clock),
+    ("W11", fast_clock::a_layer),
     ("W11 wrk", http_server::rows),
     #[cfg(feature = "redis")]
     ("W9", stores::redis::rows),

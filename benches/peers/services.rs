@@ -73,7 +73,7 @@ pub(crate) fn layer(
     layer_of(KeyedLimiter::new(policy).expect("a sound policy"), style)
 }
 
-fn layer_of(
+pub(crate) fn layer_of(
     limiter: KeyedLimiter<IpAddr>,
     style: RateLimitStyle,
 ) -> LimitLayer<KeyedLimiter<IpAddr>, ByPeer> {
@@ -89,16 +89,6 @@ fn layer_of(
 
 pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl FnMut() -> u16 {
     client(layer(policy, style).layer(Hello))
-}
-
-/// [`limited`], by the processor's counter, which is the clock of `tower_governor`.
-#[cfg(feature = "quanta")]
-pub(crate) fn limited_by_counter(
-    policy: impl Into<Policy>,
-    style: RateLimitStyle,
-) -> impl FnMut() -> u16 {
-    let limiter = KeyedLimiter::builder(policy).fast_clock().build();
-    client(layer_of(limiter.expect("a sound policy"), style).layer(Hello))
 }
 
 /// A client of a service behind `axum-governor`, which limits by the address of the peer. It always writes the fields of draft-10, and
