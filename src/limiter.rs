@@ -389,6 +389,7 @@ impl Limiter {
     /// let limits = model.limits();
     /// assert_eq!((limits[0].remaining, limits[1].remaining), (7, 40_000));
     /// assert_eq!(limits[1].reset_after.as_secs(), 36);
+    /// assert_eq!(limits[1].to_string(), "100000 tokens/min: 40000 of 100000 remain, all in 36s");
     /// # Ok(())
     /// # }
     /// ```
@@ -418,6 +419,7 @@ impl Limiter {
     /// let flows = limiter.flows(10);
     /// assert_eq!((flows[0].id, flows[0].in_flight, flows[0].weight), (FlowId::of("bob"), 3, 2));
     /// assert_eq!((flows[1].id, flows[1].in_flight, flows[1].queued), (FlowId::of("alice"), 1, 0));
+    /// assert!(flows[0].to_string().ends_with(": 0 queued, 3 in flight, weight 2"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

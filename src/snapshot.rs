@@ -1,12 +1,13 @@
 //! The numbers that a limiter reports: for one limiter, summed over keys, and for each limit.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::flow::FlowId;
 use crate::policy::Limit;
 use crate::strategy::{LimitReport, Moment};
 
-/// The numbers of a limiter at one instant. Counts are since it was built.
+/// The numbers of a limiter at one instant. Counts are since it was built. They print in one line, without the counts that are 0.
 ///
 /// # Examples
 ///
@@ -17,6 +18,7 @@ use crate::strategy::{LimitReport, Moment};
 /// let _permit = limiter.try_acquire()?;
 /// let now = limiter.snapshot();
 /// assert_eq!((now.in_flight, now.queued, now.granted, now.denied), (1, 0, 1, 0));
+/// assert_eq!(now.to_string(), "1 of 2 in flight, 0 queued, 1 granted");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,58 @@ pub struct LimiterSnapshot {
     pub next_grant_in: Option<Duration>,
 }
 
+impl fmt::Display for LimiterSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        put_places(f, self.in_flight, self.concurrency, self.queued)?;
+        let Self {
+            granted,
+            denied,
+            shed,
+            timed_out,
+            reclaimed,
+            refunded,
+            ..
+        } = *self;
+        put_counts(f, [granted, denied, shed, timed_out, reclaimed, refunded])?;
+        match self.paused_for {
+            Some(Duration::MAX) => f.write_str("; paused until it is resumed"),
+            Some(paused_for) => write!(f, "; paused for {paused_for:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Prints `3 of 8 in flight, 2 queued`.
+fn put_places(
+    f: &mut fmt::Formatter<'_>,
+    in_flight: u64,
+    concurrency: Option<u64>,
+    queued: u64,
+) -> fmt::Result {
+    match concurrency {
+        Some(concurrency) => write!(f, "{in_flight} of {concurrency} in flight")?,
+        None => write!(f, "{in_flight} in flight")?,
+    }
+    write!(f, ", {queued} queued")
+}
+
+/// Prints the counts that are not 0.
+fn put_counts(f: &mut fmt::Formatter<'_>, counts: [u64; 6]) -> fmt::Result {
+    let names = [
+        "granted",
+        "denied",
+        "shed",
+        "timed out",
+        "reclaimed",
+        "refunded",
+    ];
+    let mut counts = counts
+        .into_iter()
+        .zip(names)
+        .filter(|(count, _)| *count > 0);
+    counts.try_for_each(|(count, name)| write!(f, ", {count} {name}"))
+}
+
 /// What a [flow](crate::PermitRequest::flow) has at one instant. [`Limiter::flows`](crate::Limiter::flows), which has an example,
 /// lists the longest ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +120,26 @@ pub struct FlowStatus {
     /// Units that the permits of the flow hold. 0 without a [`MaxConcurrency`](crate::MaxConcurrency), since permits of other limits
     /// hold no place.
     pub in_flight: u64,
+}
+
+/// `flow 6d6f: 3 queued, 2 in flight, weight 1`.
+impl fmt::Display for FlowStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "flow {}", self.id)?;
+        if let Some(parent) = self.parent {
+            write!(f, " of {parent}")?;
+        }
+        let Self {
+            queued,
+            in_flight,
+            weight,
+            ..
+        } = self;
+        write!(
+            f,
+            ": {queued} queued, {in_flight} in flight, weight {weight}"
+        )
+    }
 }
 
 /// Sums over the keys of a limiter: [`KeyedLimiter::totals`](crate::KeyedLimiter::totals), which has an example, and
@@ -90,6 +164,22 @@ pub struct KeyTotals {
     pub reclaimed: u64,
     /// Grants that were undone, as in [`LimiterSnapshot::refunded`].
     pub refunded: u64,
+}
+
+impl fmt::Display for KeyTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        put_places(f, self.in_flight, None, self.queued)?;
+        let Self {
+            granted,
+            denied,
+            shed,
+            timed_out,
+            reclaimed,
+            refunded,
+            ..
+        } = *self;
+        put_counts(f, [granted, denied, shed, timed_out, reclaimed, refunded])
+    }
 }
 
 impl KeyTotals {
@@ -123,6 +213,24 @@ pub struct LimitStatus {
     pub available_after: Duration,
     /// How long until the limit is reset if nothing more is admitted. Zero for a concurrency, as above.
     pub reset_after: Duration,
+}
+
+/// `100/min: 42 of 100 remain, all in 34.8s`.
+impl fmt::Display for LimitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            capacity,
+            remaining,
+            reset_after,
+            ..
+        } = self;
+        write!(f, "{limit}: {remaining} of {capacity} remain")?;
+        if *reset_after > Duration::ZERO {
+            write!(f, ", all in {reset_after:?}")?;
+        }
+        Ok(())
+    }
 }
 
 impl LimitStatus {

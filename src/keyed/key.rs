@@ -3,6 +3,7 @@
 
 use std::any::TypeId;
 use std::borrow::Borrow;
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -65,7 +66,7 @@ impl<K: Hash + Eq, V, H: KeptHash> KeyEntry<K, V, H> {
 /// is kept, and `Eq` is called only for keys with equal hashes. The hash takes 8 bytes a key, which makes the smallest entries
 /// half as large again. [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole, so their hashes
 /// are not kept.
-pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
+pub(super) trait KeptHash: Copy + fmt::Debug + Send + 'static {
     /// Whether a method of the key may run foreign code, or copying the key may take long.
     const FOREIGN: bool;
 
@@ -388,6 +389,27 @@ pub struct KeySnapshot {
     pub in_flight: u64,
     /// Requests that wait.
     pub queued: u64,
+}
+
+/// `42 of 100 used, 3 in flight, 1 queued; retry after 300ms`.
+impl fmt::Display for KeySnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            used,
+            limit,
+            in_flight,
+            queued,
+            ..
+        } = self;
+        write!(
+            f,
+            "{used} of {limit} used, {in_flight} in flight, {queued} queued"
+        )?;
+        match self.retry_after {
+            Some(after) => write!(f, "; retry after {after:?}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl KeySnapshot {

@@ -339,6 +339,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// (0..5).for_each(|_| drop(per_client.try_acquire(&"eve")));
     /// let eve = per_client.snapshot(&"eve").unwrap();
     /// assert_eq!((eve.used, eve.limit, eve.remaining), (5, 3, 0));
+    /// assert!(eve.to_string().starts_with("5 of 3 used, 0 in flight, 0 queued; retry after "));
     /// assert_eq!(per_client.snapshot(&"bob"), None);
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
@@ -358,7 +359,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
     /// assert!(per_client.penalize(&"eve", 2));
     /// for (client, numbers) in per_client.snapshots() {
-    ///     println!("{client:>8} {:>4} of {}", numbers.used, numbers.limit);
+    ///     println!("{client}: {numbers}");
     /// }
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
@@ -385,6 +386,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// }
     /// let totals = per_client.totals();
     /// assert_eq!((per_client.len(), totals.granted, totals.denied), (1, 2, 1));
+    /// assert_eq!(totals.to_string(), "0 in flight, 0 queued, 2 granted, 1 denied");
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
