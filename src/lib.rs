@@ -5,10 +5,6 @@
 //! bounded and adaptive concurrency, and a limiter for each key. When a limit is reached, callers wait in a FIFO queue
 //! (backpressure) or get the time at which to retry. A limiter never exceeds a limit, is cancel-safe, and can reclaim leaked permits.
 //!
-//! ```sh
-//! cargo add tollgate
-//! ```
-//!
 //! ```
 //! use std::time::Duration;
 //! use tollgate::{Limiter, MaxConcurrency, Throttle};
@@ -25,6 +21,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The [guide] has a page for each job: choosing a limit, waiting, outbound calls, servers, many replicas, testing, operating,
+//! and [coming from](guide::coming_from) another limiter.
 //!
 //! # Which limit to use
 //!
@@ -60,6 +59,9 @@
 //! | logs and spans, numbers for Prometheus | the module `telemetry`, with the features `tracing` and `metrics` |
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
+//! | limits that many processes share, in Redis or SQL | [`SharedLimiter`] with a [`store`] |
+//! | a layer in front of a server | [`http::LimitLayer`], with the feature `http` |
+//! | a layer around an HTTP client | [`http::OutboundLayer`], with the feature `http` |
 //!
 //! # Afterwards
 //!
@@ -107,9 +109,10 @@
 //!
 //! # Guarantees
 //!
-//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows.
+//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows. While the store of a [`SharedLimiter`] is
+//!    down, [`OnStoreDown`](store::OnStoreDown) may allow more, by choice.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
-//! 3. **FIFO-fair**: within one priority, requests are granted in order of arrival, or as their [flows](PermitRequest::flow) share.
+//! 3. **FIFO-fair**: within a process and a priority, requests are granted in order of arrival, or as their [flows](PermitRequest::flow) share.
 //!    A new request never overtakes a waiting one of its own flow, and small requests do not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
@@ -197,6 +200,9 @@ mod error;
 mod event;
 mod exchange;
 mod flow;
+// Documentation only.
+#[cfg(any(doc, doctest))]
+pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod lock;

@@ -1,5 +1,5 @@
 //! The first attempts of users who come from another limiter: their guesses compile, or fail with an error that explains the
-//! fault. The calls that the README lists for other limiters are written here in the same way.
+//! fault. The calls that the guide lists for other limiters are written here in the same way.
 
 use std::time::Duration;
 

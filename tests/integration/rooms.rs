@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 32] = [
+const ROOMS: [&str; 33] = [
     // macros for all other rooms
     "macros",
     // limits as data and as text
@@ -50,6 +50,8 @@ const ROOMS: [&str; 32] = [
     "telemetry",
     // the impls of the feature `serde`
     "serialize",
+    // pages of documentation
+    "guide",
 ];
 
 const PURE_ROOMS: [&str; 2] = ["strategy", "core"];
