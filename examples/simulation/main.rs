@@ -3,7 +3,7 @@
 //! exceed the limit.
 //!
 //! ```text
-//! cargo run --example simulation --features simulation               # the table and the drawing of BENCHMARKS.md
+//! cargo run --example simulation --features simulation               # prints a table, and draws what is in BENCHMARKS.md
 //! cargo run --example simulation --features simulation -- --faults   # messages are lost, and processes die
 //! ```
 //!
