@@ -10,9 +10,12 @@
 //! | [testing] | tests in which an hour takes no time |
 //! | [operating] | events, metrics, alarms, tuning |
 //! | [shutdown] | to close, and to wait for the last permit |
+//! | [calls] | which handle has which call, and why not |
 //! | [coming_from] | governor, tokio's `Semaphore`, leaky-bucket, tower and others: before and after |
 //! | [questions] | what goes wrong, and why |
 
+#[doc = include_str!("guide/calls.md")]
+pub mod calls {}
 #[doc = include_str!("guide/choosing.md")]
 #[doc = include_str!("../docs/timelines.svg")]
 #[doc = include_str!("guide/choosing_after.md")]

@@ -24,6 +24,25 @@ macro_rules! getters {
     };
 }
 
+/// `per_period!(Name, of_rate, "what it is: ")`: constructors by units in a second, a minute and an hour, over one by a rate.
+macro_rules! per_period {
+    ($limit:ident, $of_rate:ident, $what:literal) => {
+        impl $limit {
+            per_period!(@ $limit, $of_rate, $what, per_second, "second");
+            per_period!(@ $limit, $of_rate, $what, per_minute, "minute");
+            per_period!(@ $limit, $of_rate, $what, per_hour, "hour");
+        }
+    };
+    (@ $limit:ident, $of_rate:ident, $what:literal, $name:ident, $period:literal) => {
+        #[doc = concat!($what, " a ", $period, " (at least 1; checked when a limiter is built).")]
+        ///
+        #[doc = concat!("See the [type's example](", stringify!($limit), "#examples).")]
+        pub const fn $name(units: u64) -> Self {
+            Self::$of_rate(Rate::$name(units))
+        }
+    };
+}
+
 /// Defines methods of a builder, in its `impl`, each of which sets one field: `pub name(argument: Type) => path.to.field = value;`.
 macro_rules! setters {
     (const: $($(#[$attribute:meta])* $vis:vis $name:ident($($argument:ident: $type:ty)?) => $($field:ident).+ = $value:expr;)*) => {

@@ -146,7 +146,7 @@ impl Limit {
 /// | `100/min` | [`TokenBucket`] with a burst of the rate's units: 199 in its first minute, see [below](#a-rate-and-a-hard-quota) |
 /// | `20/s burst 40 refilled each period initial 0` | the same, with options in any order |
 /// | `8 concurrent`, `8 concurrent ttl 30s` | [`MaxConcurrency`] |
-/// | `throttle every 100ms`, `every 100ms burst 5` | [`Throttle`] |
+/// | `throttle every 100ms`, `throttle 10/s`, `every 100ms burst 5` | [`Throttle`] |
 /// | `window 100/min` | [`FixedWindow`] |
 /// | `window 100/min from first grant`, `window 100/min wall clock` | the same, with an [`Align`](crate::Align) |
 /// | `sliding log 100/min`, `sliding counter 100/min` | [`SlidingWindow`] |

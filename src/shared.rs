@@ -8,6 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use builder::SharedLimiterBuilder;
@@ -488,6 +489,11 @@ impl SharedLimiter {
     /// ```
     pub fn pause_for(&self, duration: Duration) {
         self.manager.pause_for(duration);
+    }
+
+    /// [`SharedLimiter::pause_for`] until an instant of tokio's clock. An instant that has passed changes nothing.
+    pub fn pause_until(&self, instant: Instant) {
+        self.pause_for(instant.saturating_duration_since(Instant::now()));
     }
 
     /// Charges the key `units`, whether or not its limits admit them, like

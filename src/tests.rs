@@ -7,6 +7,7 @@
     feature = "serde"
 ))]
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use metrics_util::debugging::DebuggingRecorder;
@@ -204,4 +205,62 @@ fn every_limit_is_in_the_tables_of_the_documentation() {
         .into_iter()
         .map(|(_, limits)| format!("`{}`", limits[0].description().name));
     assert_has("telemetry.rs", metrics, labels);
+}
+
+/// The types of the handles, as the record of the API has them, in the order of the columns.
+const HANDLES: [&str; 4] = [
+    "Limiter",
+    "KeyedLimiter<K>",
+    "SharedLimiter",
+    "LimiterGroup",
+];
+const REQUESTS: [&str; 4] = [
+    "PermitRequest<&'a tollgate::Limiter>",
+    "PermitRequest<(&'a tollgate::KeyedLimiter<K>, &'a Q)>",
+    "PermitRequest<&'a tollgate::SharedLimiter>",
+    "PermitRequest<&tollgate::LimiterGroup>",
+];
+
+/// The calls with a receiver that a type has in the recorded API, but for those of traits.
+fn calls(type_name: &str) -> BTreeSet<&'static str> {
+    const OF_TRAITS: [&str; 7] = [
+        "clone",
+        "default",
+        "drop",
+        "eq",
+        "fmt",
+        "into_future",
+        "into_limiter",
+    ];
+    let prefix = format!("fn tollgate::{type_name}::");
+    let lines = include_str!("../docs/api.txt").lines();
+    let signatures = lines.filter_map(|line| Some(line.split_once(&prefix)?.1));
+    let calls = signatures.filter(|signature| signature.contains("self"));
+    calls
+        .filter_map(|signature| signature.split(['(', '<']).next())
+        .filter(|call| !OF_TRAITS.contains(call))
+        .collect()
+}
+
+#[test]
+fn every_call_is_in_the_tables_of_the_guide_or_has_a_reason() {
+    let page = include_str!("guide/calls.md");
+    let (handles, requests) = page.split_once("# The calls of a request").unwrap();
+    for (part, types) in [(handles, HANDLES), (requests, REQUESTS)] {
+        let of_types = types.map(calls);
+        assert!(of_types.iter().all(|calls| calls.contains("acquire")));
+        let mut listed = BTreeSet::new();
+        for row in part.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let call = cells[0].trim_matches('`');
+            listed.insert(call);
+            for (cell, calls) in cells[1..].iter().zip(&of_types) {
+                assert_eq!(*cell == "✓", calls.contains(call), "{row}");
+                assert!(!cell.is_empty(), "{row}");
+            }
+            assert_eq!(cells.len(), 5, "{row}");
+        }
+        let all: BTreeSet<_> = of_types.iter().flatten().copied().collect();
+        assert_eq!(listed, all);
+    }
 }

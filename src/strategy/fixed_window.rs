@@ -8,6 +8,7 @@ use super::usage::{carried_age, quotient};
 use super::{
     Counts, Describe, Description, Guards, Moment, Ratio, Slope, StateWords, Strategy, Usage,
 };
+use crate::rate::Rate;
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///
@@ -49,7 +50,13 @@ pub struct FixedWindow {
 
 counts!(FixedWindow);
 
+per_period!(FixedWindow, of_rate, "At most `units` in each window of");
+
 impl FixedWindow {
+    const fn of_rate(rate: Rate) -> Self {
+        Self::new(rate.units(), rate.period())
+    }
+
     /// At most `limit` units (at least 1) in each window of `period` (1 ns to 100 years; both checked when a limiter is built).
     /// The limit is also the largest cost of one request. By default windows start with the limiter: see [`FixedWindow::align`].
     ///

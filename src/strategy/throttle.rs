@@ -51,6 +51,12 @@ pub struct Throttle {
 
 counts!(Throttle);
 
+per_period!(
+    Throttle,
+    at,
+    "Evenly spaced grants without a burst, `units`"
+);
+
 impl Throttle {
     /// One grant per `interval` (1 ns to 100 years; checked when a limiter is built), the first at once.
     ///
@@ -61,6 +67,30 @@ impl Throttle {
             burst: 1,
             counts: Counts::Cost,
         }
+    }
+
+    /// One grant per unit of the rate, the first at once: the period divided by the units is the interval. It is rounded up to a
+    /// whole nanosecond, so the rate is never exceeded.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Rate, Throttle};
+    ///
+    /// assert_eq!(Throttle::at(Rate::per_minute(100)), Throttle::every(Duration::from_millis(600)));
+    /// assert_eq!(Throttle::per_second(3).get_interval(), Duration::from_nanos(333_333_334));
+    /// ```
+    pub const fn at(rate: Rate) -> Self {
+        let (nanos, units) = (rate.period().as_nanos(), rate.units() as u128);
+        // A rate of no units has no interval: 0 is an error when a limiter is built.
+        let nanos = match units {
+            0 => 0,
+            units => nanos.div_ceil(units),
+        };
+        let second = 1_000_000_000;
+        Self::every(Duration::new(
+            (nanos / second) as u64,
+            (nanos % second) as u32,
+        ))
     }
 
     /// Admits up to `units` at once (at least 1; `units` × interval at most 100 years). The burst is also the largest cost of one

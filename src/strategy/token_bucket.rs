@@ -52,7 +52,17 @@ pub struct TokenBucket {
 
 counts!(TokenBucket);
 
+per_period!(
+    TokenBucket,
+    full_at,
+    "A full bucket of `units` that is refilled at as many"
+);
+
 impl TokenBucket {
+    const fn full_at(rate: Rate) -> Self {
+        Self::new(rate, rate.units())
+    }
+
     /// A bucket of `burst` tokens (at least 1), full at first, refilled at `rate`, from one a century to 10⁹ a second and beyond;
     /// an empty bucket must be full after 100 years at most. All numbers are checked when a limiter is built. The burst is also
     /// the largest cost of one request.

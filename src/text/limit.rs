@@ -170,13 +170,21 @@ impl Clause for Adapt {
     }
 }
 
-/// `throttle every 100ms burst 5`
+/// `throttle every 100ms burst 5`, or `throttle 10/s burst 5`
 impl Clause for Throttle {
     fn read_head(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        if !(reader.eat_all("throttle every")? || reader.eat("every")) {
+        let is_named = reader.eat("throttle");
+        if reader.eat("every") {
+            return Ok(Some(Self::every(reader.require()?)));
+        }
+        if !is_named {
             return Ok(None);
         }
-        Ok(Some(Self::every(reader.require()?)))
+        let RateOf(rate, counts) = reader.require()?;
+        Ok(Some(Self {
+            counts,
+            ..Self::at(rate)
+        }))
     }
 
     fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tokio_test::{assert_pending, assert_ready};
 use tollgate::{
     AcquireError, AcquireOwned, FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency,
-    Overflow, PollLimiter, Priority, Rate, RunError, StreamLimitExt, Throttle, TokenBucket,
+    Overflow, Policy, PollLimiter, Priority, Rate, RunError, StreamLimitExt, Throttle, TokenBucket,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -218,6 +218,21 @@ async fn first_guesses_compile() -> Outcome {
     ] {
         Limiter::new(text)?;
     }
+    for (guess, policy) in [
+        (Policy::from(Throttle::per_second(5)), "throttle 5/s"),
+        (Throttle::per_minute(100).into(), "throttle every 600ms"),
+        (TokenBucket::per_minute(100).into(), "100/min"),
+        (FixedWindow::per_hour(9).into(), "window 9/h"),
+    ] {
+        assert_eq!(guess, policy.parse()?);
+        let limiter = Limiter::new(guess)?;
+        let _line = format!("{} {}", limiter.snapshot(), limiter.limits()[0]);
+    }
+    assert!(Limiter::new(Throttle::per_second(0)).is_err());
+    assert!(Limiter::new(TokenBucket::per_second(0)).is_err());
+    assert!(Limiter::new(FixedWindow::per_second(0)).is_err());
+    let fastest = Throttle::per_second(u64::MAX).get_interval();
+    assert_eq!(fastest, Duration::from_nanos(1));
     let error = Limiter::new("8 concurent").unwrap_err().to_string();
     assert!(error.contains("did you mean `concurrent`?"), "{error}");
     Ok(())
