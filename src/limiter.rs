@@ -871,8 +871,14 @@ impl<'a> IntoFuture for PermitRequest<&'a Limiter> {
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    label = "expected a `Limiter` or a `SharedLimiter`, as a value or a reference",
+    note = "of a `KeyedLimiter`, take the limiter of one key: `keyed.limiter(&key)?`; an `OutboundLayer` takes all keys by `by_host` or `by_key`"
+)]
 pub trait AnyLimiter: Handle {}
 
+#[diagnostic::do_not_recommend]
 impl<L: Handle> AnyLimiter for L {}
 
 /// Sealed: other crates cannot name it. Code that waits for the permits of a shared limiter must not call its other methods,

@@ -28,8 +28,13 @@ use crate::snapshot::LimitStatus;
 /// | [`KeyedLimiter<K>`](KeyedLimiter) | `K` |
 /// | [`SharedLimiter`] | [`NoKey`], or a [`StoreKey`]: each has [limits of its own](SharedLimiter::key) |
 /// | [`ChosenLimiter`] | the keys of its function |
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not limit by keys of the type `{K}`",
+    note = "a `KeyedLimiter<K>` limits by its own `K`, and a `SharedLimiter` by each `StoreKey`; a `Limiter` has no keys, so a layer of it has no `by`"
+)]
 pub trait Admits<K>: AsksLimiter<K> {}
 
+#[diagnostic::do_not_recommend]
 impl<K, L: AsksLimiter<K>> Admits<K> for L {}
 
 /// Seals [`Admits`]: the module of this trait is private.
@@ -64,6 +69,10 @@ pub trait AsksLimiter<K> {
 /// let (inbound, outbound) = (LimitLayer::new(&limiter), OutboundLayer::new(limiter)); // share the limiter
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    label = "expected a `Limiter`, a `KeyedLimiter` or a `SharedLimiter`, as a value or a reference"
+)]
 pub trait IntoLimiter: Sealed {
     /// The limiter.
     type Limiter;
@@ -314,6 +323,10 @@ debug_fields! { [F] ChosenLimiter<F> }
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key of a store",
+    note = "take a string, an integer, an address, or a tuple of them, or implement `StoreKey` for your type"
+)]
 pub trait StoreKey {
     /// Appends the bytes of the key. Two keys of a type are equal if their bytes are equal.
     fn append_to(&self, bytes: &mut Vec<u8>);

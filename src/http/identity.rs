@@ -44,6 +44,10 @@ use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
 /// request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 4711)));
 /// assert_eq!(who.identify(&request), Ok(([192, 0, 2, 1].into(), Method::GET)));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not identify the sender of a request",
+    note = "take a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_future`"
+)]
 pub trait Identity<B> {
     /// The key of the limits.
     type Key;
@@ -140,6 +144,10 @@ impl NoIdentity {
 
 /// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which gives the reason if the key
 /// is unknown. See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
+#[diagnostic::on_unimplemented(
+    message = "a closure that identifies a client returns an `Option` or a `Result`, not `{Self}`",
+    note = "give a closure that returns a future to `by_future`"
+)]
 pub trait FoundKey {
     /// The key of the limits.
     type Key;
@@ -359,11 +367,16 @@ pub enum Identified<K, F> {
 
 /// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. Implement [`Identity`] instead: only [`NoKey`],
 /// [`KeyedBy`], [`KeyedByFuture`] and [`OrShared`] implement this trait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the key of a request",
+    note = "give `by` a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_future`"
+)]
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.
     type Key;
 }
 
+#[diagnostic::do_not_recommend]
 impl<B, I: FindsKey<B>> Identifies<B> for I {
     type Key = I::SealedKey;
 }

@@ -286,7 +286,10 @@ function connect() {
   events = new EventSource("/events");
   events.addEventListener("start", event => {
     const start = JSON.parse(event.data);
-    if (!panels.length) panels = start.panels.map(about => new Panel(about));
+    if (!panels.length) {
+      document.getElementById("panels").replaceChildren();
+      panels = start.panels.map(about => new Panel(about));
+    }
     numbers = start.history;
     show(start.tick);
   });
