@@ -112,8 +112,9 @@
 //! 1. **Never over the limit**: at every decision, no limit has granted more than it allows. While the store of a [`SharedLimiter`] is
 //!    down, [`OnStoreDown`](store::OnStoreDown) may allow more, by choice.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
-//! 3. **FIFO-fair**: within a process and a priority, requests are granted in order of arrival, or as their [flows](PermitRequest::flow) share by weight.
-//!    A new request never overtakes a waiting one of its own flow, and small requests do not starve a large one.
+//! 3. **FIFO-fair**: within a process and a priority, requests are granted in order of arrival, or as their
+//!    [flows](PermitRequest::flow) share by weight. A new request never overtakes a waiting one of its own flow, and small requests do
+//!    not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
 //! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task

@@ -24,7 +24,8 @@ macro_rules! getters {
     };
 }
 
-/// `per_period!(Name, of_rate, "what it is: ")`: constructors by units in a second, a minute and an hour, over one by a rate.
+/// `per_period!(Name, of_rate, "At most `units`")`: constructors by units in a second, a minute and an hour, over one by a rate. The
+/// text is continued by ` a second`.
 macro_rules! per_period {
     ($limit:ident, $of_rate:ident, $what:literal) => {
         impl $limit {

@@ -92,7 +92,7 @@ impl Schedule {
     /// Whether a report on the work of a place without a TTL changes nothing.
     pub(crate) fn ignores_reports(&self) -> bool {
         match &self.authority {
-            Authority::Local(gate) => !gate.limits().adapt(),
+            Authority::Local(gate) => !gate.limits().plan().adapts(),
             Authority::Store(_) => false,
         }
     }

@@ -133,11 +133,6 @@ impl Limits {
         self.max_cost == 0
     }
 
-    /// Whether a limit learns from the reports on work.
-    pub(crate) fn adapt(&self) -> bool {
-        self.plan.adapts()
-    }
-
     /// Whether a denied request raises a limit.
     pub(crate) fn counts_denials(&self) -> bool {
         self.plan.counts_denials()
