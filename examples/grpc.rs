@@ -23,7 +23,7 @@ use futures_util::{Stream, StreamExt, stream};
 use http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::http::{HeaderKey, LimitLayer, OutboundLayer};
+use tollgate::layers::{HeaderKey, LimitLayer, OutboundLayer};
 use tollgate::{KeyedLimiter, Limiter};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};

@@ -14,7 +14,7 @@ use clap::Parser;
 use common::say;
 use tokio::net::TcpListener;
 use tollgate::KeyedLimiter;
-use tollgate::http::OutboundLayer;
+use tollgate::layers::OutboundLayer;
 
 /// Sends requests through a client of reqwest that keeps to a limit for each host, to a server that denies one of them
 #[derive(Debug, Parser)]

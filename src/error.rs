@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use uuid::Uuid;
 
 use crate::decision::Decision;
+use crate::permit_id::PermitId;
 use crate::policy::{Limit, Policy};
 use crate::strategy::Unit;
 use crate::text::ParseError;
@@ -281,7 +281,7 @@ pub enum RunError {
     )]
     Reclaimed {
         /// The reclaimed permit.
-        id: Uuid,
+        id: PermitId,
     },
 }
 

@@ -1,13 +1,13 @@
 //! What happens in limiters, as data.
 
+use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
-
-use uuid::Uuid;
 
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
 use crate::flow::FlowId;
+use crate::permit_id::PermitId;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -21,7 +21,7 @@ pub enum EventKind {
     #[non_exhaustive]
     GrantedAfterWait {
         /// The [id](crate::Permit::id) of the permit.
-        id: Uuid,
+        id: PermitId,
         /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
         /// The units of the permit.
@@ -99,7 +99,7 @@ pub enum EventKind {
     #[non_exhaustive]
     Reclaimed {
         /// The [id](crate::Permit::id) of the permit.
-        id: Uuid,
+        id: PermitId,
         /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
         /// The units of the permit.
@@ -114,7 +114,7 @@ pub enum EventKind {
     #[non_exhaustive]
     ReleasedLate {
         /// The [id](crate::Permit::id) of the permit.
-        id: Uuid,
+        id: PermitId,
         /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
         /// The units of the permit.
@@ -199,7 +199,7 @@ pub enum EventKind {
         /// Where in the program the stream was throttled.
         requested_in: &'static Location<'static>,
     },
-    /// An [HTTP layer](crate::http::LimitLayer::shadow) in shadow mode let a request through that it would have refused. For a key that
+    /// An [HTTP layer](crate::layers::LimitLayer::shadow) in shadow mode let a request through that it would have refused. For a key that
     /// is unknown, as in [`EventKind::Refused`].
     #[non_exhaustive]
     WouldRefuse {
@@ -214,10 +214,10 @@ pub enum EventKind {
         /// Where in the program the layer was made.
         requested_in: &'static Location<'static>,
     },
-    /// An [HTTP layer](crate::http::LimitLayer) refused a request, and no other event reports it: its limiter was not asked, or
+    /// An [HTTP layer](crate::layers::LimitLayer) refused a request, and no other event reports it: its limiter was not asked, or
     /// could not decide.
     ///
-    /// If the key is unknown, the event has no key. A layer that [chooses](crate::http::LimitLayer::choose) its limiter by the
+    /// If the key is unknown, the event has no key. A layer that [chooses](crate::layers::LimitLayer::choose) its limiter by the
     /// key then has no limiter, so it reports no event.
     #[non_exhaustive]
     Refused {
@@ -240,7 +240,66 @@ impl EventKind {
         | Self::Reclaimed { id, fence, .. }
         | Self::ReleasedLate { id, fence, .. } = self
         {
-            *id = permit_id(id_prefix, *fence);
+            *id = PermitId::new(id_prefix, *fence);
+        }
+    }
+}
+
+/// One line for people: `denied by `100/min`; retry after 600ms`. A log that is searched by fields has them from the
+/// `TracingObserver` of the module `telemetry`.
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GrantedAfterWait { waited, .. } => write!(f, "granted after {waited:?}"),
+            Self::TimedOut {
+                waited,
+                retry_after: Some(after),
+                ..
+            } => write!(f, "timed out after {waited:?}; retry after {after:?}"),
+            Self::TimedOut { waited, .. } => write!(f, "timed out after {waited:?}"),
+            Self::Shed { reason, .. } => write!(f, "shed: {}", reason.as_str()),
+            Self::Denied { decision, .. } => decision.fmt(f),
+            Self::Banned { banned_for, .. } => write!(f, "banned for {banned_for:?}"),
+            Self::Reclaimed {
+                id,
+                held,
+                acquired_in,
+                ..
+            } => write!(
+                f,
+                "reclaimed the permit {id} after {held:?}, acquired in {acquired_in}"
+            ),
+            Self::ReleasedLate { id, .. } => {
+                write!(f, "the permit {id} was released after it was reclaimed")
+            }
+            Self::LimitMoved { from, to } => write!(f, "the limit has moved from {from} to {to}"),
+            Self::Paused {
+                paused_for: Duration::MAX,
+            } => f.write_str("paused until it is resumed"),
+            Self::Paused { paused_for } => write!(f, "paused for {paused_for:?}"),
+            Self::Resumed { .. } => f.write_str("resumed"),
+            Self::UpstreamMalformed { field } => {
+                write!(f, "ignored a malformed field of an upstream: {field}")
+            }
+            Self::PolicyChanged { from, to } => {
+                write!(f, "the policy has changed from `{from}` to `{to}`")
+            }
+            Self::Closed => f.write_str("closed"),
+            Self::StoreDown { error } => write!(f, "the store does not answer: {error}"),
+            Self::StoreUp { down_for } => {
+                write!(f, "the store answers again, after {down_for:?}")
+            }
+            Self::Evicted { reset_after } => {
+                write!(f, "evicted a key, {reset_after:?} before its reset")
+            }
+            Self::TooManyKeys => f.write_str("refused a new key"),
+            Self::StreamEnded { error, .. } => {
+                write!(f, "a throttled stream ended early: {error}")
+            }
+            Self::WouldRefuse { status, error, .. } => {
+                write!(f, "would refuse a request with {status}: {error}")
+            }
+            Self::Refused { error, .. } => write!(f, "refused a request: {error}"),
         }
     }
 }
@@ -343,10 +402,4 @@ impl Attempt {
         }
         events
     }
-}
-
-/// The id of a permit: the limiter's random part and the permit's fence.
-pub(crate) fn permit_id(id_prefix: u64, fence: u64) -> Uuid {
-    let bytes = (u128::from(id_prefix) << 64 | u128::from(fence)).to_be_bytes();
-    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }

@@ -60,8 +60,8 @@
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
 //! | limits that many processes share, in Redis or SQL | [`SharedLimiter`] with a [`store`] |
-//! | a layer in front of a server | [`http::LimitLayer`], with the feature `http` |
-//! | a layer around an HTTP client | [`http::OutboundLayer`], with the feature `http` |
+//! | a layer in front of a server | [`layers::LimitLayer`], with the feature `http` |
+//! | a layer around an HTTP client | [`layers::OutboundLayer`], with the feature `http` |
 //!
 //! # Afterwards
 //!
@@ -154,7 +154,7 @@
 //!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
-//! - `http`: the module [`mod@http`]: layers around services and clients; the identity of a client, also behind proxies; the
+//! - `http`: the module [`layers`]: layers around services and clients; the identity of a client, also behind proxies; the
 //!   header fields of rate limits, for servers and clients.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It depends on the
 //!   crate `redis` with few of its features.
@@ -205,12 +205,13 @@ mod flow;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 #[cfg(feature = "http")]
-pub mod http;
+pub mod layers;
 mod lock;
 mod manager;
 mod observe;
 mod overflow;
 mod permit;
+mod permit_id;
 mod policy;
 mod priority;
 mod rate;
@@ -250,6 +251,7 @@ pub use limiter::{AnyLimiter, Limiter, PollLimiter};
 pub use observe::{LimiterEvent, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
 pub use overflow::Overflow;
 pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
+pub use permit_id::PermitId;
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;

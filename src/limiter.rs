@@ -68,6 +68,7 @@ use crate::upstream::UpstreamSignal;
 /// # }
 /// ```
 #[derive(Clone)]
+#[doc(alias = "RateLimiter")]
 pub struct Limiter {
     manager: Arc<Manager>,
 }
@@ -131,6 +132,7 @@ impl Limiter {
     /// ```
     #[inline]
     #[track_caller]
+    #[doc(alias("until_ready", "wait"))]
     pub fn acquire(&self) -> Acquire<'_> {
         self.acquire_many(1)
     }
@@ -158,6 +160,7 @@ impl Limiter {
     /// ```
     #[inline]
     #[track_caller]
+    #[doc(alias = "acquire_n")]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
         PermitRequest::new(self, cost, Location::caller()).acquire()
     }
@@ -233,6 +236,7 @@ impl Limiter {
     /// ```
     #[inline]
     #[track_caller]
+    #[doc(alias = "allow")]
     pub fn try_acquire(&self) -> Result<Permit, TryAcquireError> {
         self.try_acquire_many(1)
     }
@@ -308,6 +312,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
+    #[doc(alias("available_permits", "remaining"))]
     pub fn available(&self) -> u64 {
         self.manager.ask(|outlook, now| outlook.available(now))
     }
@@ -344,6 +349,7 @@ impl Limiter {
     /// # }
     /// ```
     #[track_caller]
+    #[doc(alias("execute", "schedule"))]
     pub fn run<F: Future>(&self, future: F) -> Run<F> {
         self.request().run(future)
     }
@@ -433,6 +439,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`ConfigError`] when a limit of the policy or the policy text is invalid; then nothing changes.
+    #[doc(alias = "set_limit")]
     pub fn set_policy(
         &self,
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
@@ -537,6 +544,7 @@ impl Limiter {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "pause")]
     pub fn pause_for(&self, duration: Duration) {
         self.manager.pause_for(duration);
     }
@@ -598,6 +606,7 @@ impl Limiter {
 
     /// Refuses all waiting and all later requests with [`AcquireError::Closed`]. Permits in flight
     /// stay valid. See [`Limiter::drained`] for an example.
+    #[doc(alias = "shutdown")]
     pub fn close(&self) {
         self.manager.close(false);
     }

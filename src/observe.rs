@@ -96,8 +96,8 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
 /// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
 /// | [`StreamEnded`](EventKind::StreamEnded) | a `throttled` stream ends before its source | the error |
-/// | [`WouldRefuse`](EventKind::WouldRefuse) | a layer of HTTP in [shadow mode](crate::http::LimitLayer::shadow) serves a request that it would refuse | with which status, and why |
-/// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
+/// | [`WouldRefuse`](EventKind::WouldRefuse) | a layer of HTTP in [shadow mode](crate::layers::LimitLayer::shadow) serves a request that it would refuse | with which status, and why |
+/// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::layers::LimitLayer) refuses a request that its limiter has not denied | why |
 ///
 /// A grant without a wait causes no event, so that it needs no lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts it. An
 /// `acquire` of a shared limiter waits for the store, too; a grant of `try_acquire` causes no event. A ban that begins in the
@@ -131,8 +131,7 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
 ///     .name("mail")
 ///     .on_event(move |event| match &event.kind {
 ///         EventKind::GrantedAfterWait { waited, .. } => events.send(format!("{:?} waited {waited:?}", event.name())).unwrap(),
-///         EventKind::Denied { decision, .. } => events.send(decision.to_string()).unwrap(),
-///         _ => {}
+///         _ => events.send(event.to_string()).unwrap(), // as text
 ///     })
 ///     .build()?;
 /// for _ in 0..2 {
@@ -140,7 +139,7 @@ impl<F: Fn(&LimiterEvent<'_>) + Send + Sync + 'static> Observer for F {
 /// }
 /// assert!(limiter.try_acquire().is_err());
 /// assert_eq!(seen.recv()?, r#"Some("mail") waited 1s"#);
-/// assert_eq!(seen.recv()?, "denied by `throttle every 1s`; retry after 1s");
+/// assert_eq!(seen.recv()?, "mail: denied by `throttle every 1s`; retry after 1s");
 /// # Ok(())
 /// # }
 /// ```
@@ -168,6 +167,20 @@ impl<'a> LimiterEvent<'a> {
     #[must_use]
     pub fn key_as<K: 'static>(&self) -> Option<&'a K> {
         self.key?.downcast_ref()
+    }
+}
+
+/// `mail "alice": granted after 1s`: the name and the key, if it has them, and what has happened. The key may be a secret: print
+/// only `kind` then.
+impl fmt::Display for LimiterEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.limiter, self.key) {
+            (Some(name), Some(key)) => write!(f, "{name} {key:?}: ")?,
+            (Some(name), None) => write!(f, "{name}: ")?,
+            (None, Some(key)) => write!(f, "{key:?}: ")?,
+            (None, None) => {}
+        }
+        self.kind.fmt(f)
     }
 }
 

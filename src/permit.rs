@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, CostDetails, Grant};
-use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
+use crate::permit_id::PermitId;
 use crate::strategy::{Moment, Outcome, Unit};
 
 /// A granted permit; dropping it **releases** it.
@@ -258,12 +257,12 @@ impl Permit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn id(&self) -> Uuid {
+    pub fn id(&self) -> PermitId {
         let id_prefix = self
             .manager
             .as_ref()
             .map_or(self.id_prefix, |manager| manager.id_prefix());
-        permit_id(id_prefix, self.grant.fence)
+        PermitId::new(id_prefix, self.grant.fence)
     }
 
     /// A number, from 1 on, that rises with every grant of the limiter.

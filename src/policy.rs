@@ -213,6 +213,7 @@ impl Limit {
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[doc(alias = "Quota")]
 pub struct Policy {
     /// Shared, so that a policy is cheap to clone, and to compare with its clone.
     limits: Arc<[Limit]>,

@@ -81,7 +81,7 @@
 //!
 //! # Where a request of a layer is counted
 //!
-//! A request to a limiter behind an `http::LimitLayer` is counted in the metrics of these names:
+//! A request to a limiter behind an `layers::LimitLayer` is counted in the metrics of these names:
 //!
 //! | what became of the request | without `wait` | with `wait`, and of an `OutboundLayer` |
 //! |---|---|---|

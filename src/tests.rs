@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use metrics_util::debugging::DebuggingRecorder;
 
-use crate::http::{FieldValues, ProblemType, RateLimitFields, UpstreamFamily, UpstreamReader};
+use crate::layers::{FieldValues, ProblemType, RateLimitFields, UpstreamFamily, UpstreamReader};
 use crate::policy::{Limit, Policy, lacking, samples};
 use crate::store::{Asks, Call, MemoryStore, RedisStore, Rules, Scope, Store, conformance};
 use crate::strategy::{Counts, Guards};
@@ -191,12 +191,12 @@ fn every_limit_is_in_the_tables_of_the_documentation() {
         &grammar,
         types().map(|name| format!("[`{name}")),
     );
-    let resets = rows(include_str!("http/fields.rs"), "/// # Numbers", "/// # ");
+    let resets = rows(include_str!("layers/fields.rs"), "/// # Numbers", "/// # ");
     let with_resets = samples()
         .into_iter()
         .filter(|(_, limits)| !limits[0].counts_places());
     assert_has(
-        "http/fields.rs",
+        "layers/fields.rs",
         &resets,
         with_resets.map(|(name, _)| format!("[`{name}")),
     );

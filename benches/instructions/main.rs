@@ -26,7 +26,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::advance;
-use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
+use tollgate::layers::{ClientIp, LimitLayer, RateLimitStyle};
 use tollgate::{
     FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow,
     StreamLimitExt as _, Throttle, TokenBucket,

@@ -1,7 +1,7 @@
 //! W4, W5 and W11 with the processor's counter as the clock of both sides.
 
 use governor::{Quota, RateLimiter};
-use tollgate::http::RateLimitStyle;
+use tollgate::layers::RateLimitStyle;
 use tollgate::{KeyedLimiter, Limiter, Throttle};
 use tower::Layer as _;
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tollgate::http::RateLimitStyle;
+use tollgate::layers::RateLimitStyle;
 use tollgate::{Policy, Throttle};
 
 use crate::rounds::{median, nanos_each};

@@ -10,7 +10,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tollgate::Throttle;
-use tollgate::http::RateLimitStyle;
+use tollgate::layers::RateLimitStyle;
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;

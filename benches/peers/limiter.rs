@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, yield_now};
-use tollgate::http::RateLimitStyle;
+use tollgate::layers::RateLimitStyle;
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
 const PLACES: MaxConcurrency = MaxConcurrency::new(1_000);

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Extensions, Request, Response};
-use tollgate::http::{ClientAddress, ClientIp, KeyedBy, LimitLayer, RateLimitStyle};
+use tollgate::layers::{ClientAddress, ClientIp, KeyedBy, LimitLayer, RateLimitStyle};
 use tollgate::{KeyedLimiter, Policy};
 use tower::{Layer, Service};
 use tower_governor::GovernorLayer;

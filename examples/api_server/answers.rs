@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Response, StatusCode};
 use common::Human;
-use tollgate::http::{ProblemType, Refusal};
+use tollgate::layers::{ProblemType, Refusal};
 
 /// The error code of a denial by limits, and a sentence for people.
 pub(crate) struct Denial {

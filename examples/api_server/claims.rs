@@ -11,7 +11,7 @@ use crate::record::{Answer, Record};
 use common::Human;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
-use tollgate::http::{UpstreamFamily, UpstreamReader};
+use tollgate::layers::{UpstreamFamily, UpstreamReader};
 use tollgate::{Policy, SlidingMethod, SlidingWindow};
 
 /// The fields about limits.

@@ -16,7 +16,7 @@ use common::store::AnyStore;
 use common::{chain, say};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
+use tollgate::layers::{ClientIp, LimitLayer, RateLimitStyle};
 use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
 
 use crate::answers::{CAPACITY, PENALTY, PLAN, SEARCH, problem, refused};

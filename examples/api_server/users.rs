@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
-use tollgate::http::{HeaderKey, Identity as _};
+use tollgate::layers::{HeaderKey, Identity as _};
 
 use crate::answers::problem;
 use crate::plans::Plan;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tollgate::http::LimitLayer;
+use tollgate::layers::LimitLayer;
 use tollgate::{Limiter, MaxConcurrency};
 
 /// Long enough for a busy machine. Also the longest wait of a request in the queue.

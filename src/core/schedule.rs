@@ -24,8 +24,9 @@ use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::session::{SessionStep, StoreSession};
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::{AcquireError, TryAcquireError};
-use crate::event::{Attempt, EventKind, ShedReason, permit_id};
+use crate::event::{Attempt, EventKind, ShedReason};
 use crate::overflow::Overflow;
+use crate::permit_id::PermitId;
 use crate::strategy::Moment;
 
 use authority::Authority;
@@ -178,7 +179,7 @@ impl Schedule {
             effects.reclaim(&lease);
             if self.waiters.options.observed {
                 effects.tell(EventKind::Reclaimed {
-                    id: permit_id(0, lease.fence),
+                    id: PermitId::new(0, lease.fence),
                     fence: lease.fence,
                     cost: lease.cost,
                     held: lease.expires_at.duration_since(lease.granted_at),

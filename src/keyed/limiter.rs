@@ -473,6 +473,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    #[doc(alias("forget", "remove"))]
     pub fn reset<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(&self, key: &Q) -> bool {
         with_table!(&*self.table, |table| table.reset(key))
     }

@@ -39,6 +39,7 @@ use super::{
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
+#[doc(alias("Bulkhead", "Semaphore"))]
 pub struct MaxConcurrency {
     pub(crate) limit: u64,
     pub(crate) ttl: Option<Duration>,

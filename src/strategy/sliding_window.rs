@@ -89,6 +89,7 @@ impl SlidingWindow {
     /// exactly. The limit is also the largest cost of one request.
     ///
     /// See the [type's example](SlidingWindow#examples).
+    #[doc(alias("per_hour", "per_minute", "per_second"))]
     pub const fn log(limit: u64, period: Duration) -> Self {
         Self {
             limit,
@@ -115,6 +116,7 @@ impl SlidingWindow {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("per_hour", "per_minute", "per_second"))]
     pub const fn counter(limit: u64, period: Duration) -> Self {
         Self {
             limit,

@@ -43,6 +43,7 @@ use crate::rate::Rate;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
+#[doc(alias("Gcra", "LeakyBucket"))]
 pub struct Throttle {
     pub(crate) interval: Duration,
     pub(crate) burst: u64,

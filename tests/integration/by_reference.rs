@@ -55,7 +55,7 @@ async fn a_limiter_is_taken_as_a_value_and_as_a_reference() {
 #[cfg(feature = "http")]
 #[test]
 fn a_layer_takes_a_limiter_as_a_value_and_as_a_reference() {
-    use tollgate::http::{HeaderKey, LimitLayer, OutboundLayer};
+    use tollgate::layers::{HeaderKey, LimitLayer, OutboundLayer};
 
     let limiter = Limiter::new("1/s").unwrap();
     let keyed = KeyedLimiter::<String>::new("1/s").unwrap();

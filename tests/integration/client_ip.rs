@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::common::counting::{LIVE, PEAK};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
-use tollgate::http::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
+use tollgate::layers::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 
 /// The expected result of a case, with the numbers of [`NoClientIp`].
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::common::upstreams::now;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use tokio::time::advance;
-use tollgate::http::{
+use tollgate::layers::{
     FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat,
     UpstreamFamily, UpstreamReader,
 };

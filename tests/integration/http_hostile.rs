@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use tollgate::http::{LimitLayer, OutboundLayer};
+use tollgate::layers::{LimitLayer, OutboundLayer};
 use tollgate::{Adapt, KeyedLimiter, Limiter, MaxConcurrency, Outcome};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -485,7 +485,7 @@ async fn a_function_that_panics_in_the_layer_of_servers_loses_no_permit() {
         check_panic(&limiter, || key_of.layer(hello()).oneshot(Request::new(()))).await;
         let later = by_key
             .clone()
-            .by_future(|_: &Request<()>| async { if panics() { panic!("key") } else { Some(1) } });
+            .by_async(|_: &Request<()>| async { if panics() { panic!("key") } else { Some(1) } });
         check_panic(&limiter, || later.layer(hello()).oneshot(Request::new(()))).await;
         let penalize = by_key
             .by(|_: &Request<()>| Some(1))

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::time::{advance, sleep};
 use tokio_test::task::spawn;
 use tokio_test::{assert_pending, assert_ready_ok};
-use tollgate::http::{
+use tollgate::layers::{
     ClientIp, FieldValues, HeaderKey, Identity, LimitBody, LimitLayer, NoIdentity, ProblemType,
     RateLimitFields, RateLimitStyle, Refusal,
 };
@@ -825,14 +825,14 @@ async fn clients_without_an_identity_are_refused_or_share_a_key() {
     );
     assert_eq!(status(&shared, from_peer(1)).await, 200);
 
-    let by_future = LimitLayer::new(limiter).by_future(|_: &Request<()>| ready(None));
+    let by_async = LimitLayer::new(limiter).by_async(|_: &Request<()>| ready(None));
     assert_eq!(
-        status(&by_future.clone().layer(answers(StatusCode::OK)), request()).await,
+        status(&by_async.clone().layer(answers(StatusCode::OK)), request()).await,
         403
     );
     assert_eq!(
         status(
-            &by_future.or_shared(unknown).layer(answers(StatusCode::OK)),
+            &by_async.or_shared(unknown).layer(answers(StatusCode::OK)),
             request()
         )
         .await,
@@ -939,7 +939,7 @@ async fn an_identity_chooses_a_plan_and_the_plan_chooses_a_policy() {
         .tiers(tiers)
         .build()
         .unwrap();
-    let by_key = LimitLayer::new(limiter).by_future(|request: &Request<()>| {
+    let by_key = LimitLayer::new(limiter).by_async(|request: &Request<()>| {
         let user = user(request);
         async move {
             sleep(ms(10)).await;
@@ -1205,7 +1205,7 @@ async fn a_request_dropped_at_any_stage_harms_no_other_request() {
         .wait(Duration::from_secs(9))
         .layer(never);
     let unknown = LimitLayer::new(keyed.clone())
-        .by_future(|_: &Request<()>| pending::<Option<IpAddr>>())
+        .by_async(|_: &Request<()>| pending::<Option<IpAddr>>())
         .layer(never);
     let key = IpAddr::from([192, 0, 2, 1]);
     let of_key = || {

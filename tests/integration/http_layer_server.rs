@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tollgate::http::LimitLayer;
+use tollgate::layers::LimitLayer;
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
 use tower::ServiceExt;
 

@@ -13,7 +13,7 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use tokio::time::{advance, sleep};
-use tollgate::http::{ActualCost, HeaderKey, IntoLimiter, LimitLayer};
+use tollgate::layers::{ActualCost, HeaderKey, IntoLimiter, LimitLayer};
 use tollgate::{
     Adapt, EventKind, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Outcome, Overflow,
     Policy, Priority, Rate, SharedLimiter, TokenBucket,

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Empty, StreamBody};
 use proptest::prelude::*;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
-use tollgate::http::{
+use tollgate::layers::{
     OutboundError, OutboundLayer, PermitBody, ResetFormat, UpstreamFamily, UpstreamReader,
 };
 use tollgate::store::MemoryStore;

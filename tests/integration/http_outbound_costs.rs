@@ -9,7 +9,7 @@ use crate::common::ms;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, advance};
-use tollgate::http::{ActualCost, OutboundLayer, RetryBudget, UpstreamFamily, UpstreamReader};
+use tollgate::layers::{ActualCost, OutboundLayer, RetryBudget, UpstreamFamily, UpstreamReader};
 use tollgate::store::MemoryStore;
 use tollgate::{Adapt, Limiter, MaxConcurrency, Rate, SharedLimiter, TokenBucket};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -177,7 +177,7 @@ async fn a_denial_that_could_be_settled_later_holds_no_place_while_its_request_i
 
 /// Sends `requests`, one after another. Returns the attempts.
 async fn attempts(
-    layer: &OutboundLayer<impl Outcomes, tollgate::http::Retry>,
+    layer: &OutboundLayer<impl Outcomes, tollgate::layers::Retry>,
     path: &str,
     requests: u64,
 ) -> u64 {
@@ -190,9 +190,9 @@ async fn attempts(
     calls.load(Relaxed)
 }
 
-trait Outcomes: tollgate::http::OutboundClassifier<Infallible> + Clone {}
+trait Outcomes: tollgate::layers::OutboundClassifier<Infallible> + Clone {}
 
-impl<C: tollgate::http::OutboundClassifier<Infallible> + Clone> Outcomes for C {}
+impl<C: tollgate::layers::OutboundClassifier<Infallible> + Clone> Outcomes for C {}
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_upstream_gets_at_most_1_2_attempts_for_each_request() {

@@ -9,7 +9,7 @@ use crate::common::{limiter, ms};
 use http::{Request, Response};
 use tokio::time::sleep;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
-use tollgate::http::{Admits, Identifies, LimitLayer, OutboundLayer, RateLimitStyle};
+use tollgate::layers::{Admits, Identifies, LimitLayer, OutboundLayer, RateLimitStyle};
 use tollgate::store::MemoryStore;
 use tollgate::{KeyedLimiter, Limiter, LimiterSnapshot, MaxConcurrency, Permit, SharedLimiter};
 use tower::limit::ConcurrencyLimitLayer;
@@ -166,7 +166,7 @@ fn found(
         sleep(ms(3)).await;
         Some(KEY)
     };
-    (LimitLayer::new(keyed).by_future(find).wait(WAIT), limiter)
+    (LimitLayer::new(keyed).by_async(find).wait(WAIT), limiter)
 }
 
 /// A layer whose store decides in the background.

@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, Method, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, advance, sleep, timeout};
-use tollgate::http::{
+use tollgate::layers::{
     ClientIp, ForwardedHeader, HeaderKey, Identity, LimitLayer, NoClientIp, NoIdentity,
     OutboundLayer, RateLimitFields, RateLimitStyle,
 };
@@ -382,7 +382,7 @@ async fn a_403_says_what_is_missing_and_nothing_else_about_the_server() {
     let passes_on = limiter()
         .by(move |request: &Request<()>| key().identify(request))
         .layer(hello());
-    let later = limiter().by_future(|request: &Request<()>| {
+    let later = limiter().by_async(|request: &Request<()>| {
         let token = HeaderKey::bearer().identify(request);
         async { token }
     });
@@ -460,7 +460,7 @@ async fn on_refusal_can_add_to_the_default_answer() {
     let plain = layer.clone().layer(hello());
     let logged = Arc::clone(&why);
     let own = layer.on_refusal(move |refusal| {
-        if let tollgate::http::Refusal::NoIdentity(unknown) = refusal {
+        if let tollgate::layers::Refusal::NoIdentity(unknown) = refusal {
             logged.lock().unwrap().push(unknown.clone());
         }
         let mut response = refusal.response(&fields);
@@ -498,7 +498,7 @@ async fn on_refusal_can_add_to_the_default_answer() {
     );
 }
 
-/// As the docs of `by_future` state, `wait` does not bound the future, but the future can have its own timeout.
+/// As the docs of `by_async` state, `wait` does not bound the future, but the future can have its own timeout.
 #[tokio::test(start_paused = true)]
 async fn a_lookup_that_hangs_is_bounded_by_its_own_timeout() {
     let limiter = KeyedLimiter::<u64>::new("9/min").unwrap();
@@ -509,8 +509,8 @@ async fn a_lookup_that_hangs_is_bounded_by_its_own_timeout() {
     };
     let unbounded = LimitLayer::new(limiter.clone())
         .wait(ms(10))
-        .by_future(move |_: &Request<()>| lookup());
-    let bounded = LimitLayer::new(limiter).by_future(move |_: &Request<()>| async move {
+        .by_async(move |_: &Request<()>| lookup());
+    let bounded = LimitLayer::new(limiter).by_async(move |_: &Request<()>| async move {
         timeout(ms(200), lookup())
             .await
             .ok()

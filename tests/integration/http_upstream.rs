@@ -7,7 +7,9 @@ use crate::common::upstreams::{FIELDS, NOW, now};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use tollgate::UpstreamSignal;
-use tollgate::http::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};
+use tollgate::layers::{
+    ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader,
+};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;

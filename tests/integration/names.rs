@@ -1,4 +1,5 @@
-//! The names of the crate do not collide with those of axum, http, futures and std: this file uses them together, and compiles.
+//! The names of the crate do not collide with those of axum, http, futures and std, nor with names of crates: this file uses them
+//! together, and compiles.
 
 use crate::common;
 use axum::extract::Request;
@@ -9,9 +10,9 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 #[cfg(feature = "http")]
-use tollgate::http::{
+use tollgate::layers::{
     Admits, ChosenLimiter, ClientAddress, ClientIp, ClientIpError, ForwardedHeader, FoundKey,
-    HeaderKey, Identifies, Identity, KeyedBy, KeyedByFuture, LimitBody, LimitFuture, LimitLayer,
+    HeaderKey, Identifies, Identity, KeyedBy, KeyedByAsync, LimitBody, LimitFuture, LimitLayer,
     LimitService, NoClientIp, NoIdentity, NoKey, OrShared, PermitBody, Refusal, StoreKey,
 };
 use tollgate::{
@@ -20,11 +21,11 @@ use tollgate::{
     GroupPermit, KeySnapshot, KeyTotals, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter,
     KeyedLimiterBuilder, Limit, LimitStatus, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup,
     LimiterSnapshot, MapPermitted, MaxConcurrency, ObservedKey, Observer, OpenWait, Outcome,
-    Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter,
-    Priority, PriorityError, Rate, RefusedReason, Reservation, Run, RunError, SharedLimiter,
-    SharedLimiterBuilder, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle,
-    Throttled, TokenBucket, TryAcquireError, TryAcquireShared, TryThrottled, Unit, UpstreamSignal,
-    UsageCarryOver, WaitEnd, WaitStart, WhenFull, WithPermits,
+    Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitId, PermitRequest, Policy,
+    PollLimiter, Priority, PriorityError, Rate, RefusedReason, Reservation, Run, RunError,
+    SharedLimiter, SharedLimiterBuilder, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt,
+    Throttle, Throttled, TokenBucket, TryAcquireError, TryAcquireShared, TryThrottled, Unit,
+    UpstreamSignal, UsageCarryOver, WaitEnd, WaitStart, WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -68,6 +69,7 @@ struct Names<'a, S: Stream>(
         ParseErrorKind,
         Penalty,
         Permit,
+        PermitId,
         PermitRequest<&'a Limiter>,
         Policy,
         Priority,
@@ -136,7 +138,7 @@ struct HttpNames(
 struct LayerNames<S: tower::Service<Request>, I: Identifies<axum::body::Body>>(
     Option<(
         KeyedBy<()>,
-        KeyedByFuture<()>,
+        KeyedByAsync<()>,
         OrShared<(), ()>,
         ChosenLimiter<()>,
         ClientAddress<()>,
@@ -191,8 +193,8 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
 }
 
 #[cfg(feature = "http")]
-mod http {
-    use tollgate::http::{
+mod layers {
+    use tollgate::layers::{
         ByStatus, Cloned, FieldValues, NoRetry, OutboundClassifier, OutboundError, OutboundFuture,
         OutboundLayer, OutboundRetry, OutboundService, PermitBody, PolicyNameError, ProblemType,
         RateLimitFields, RateLimitStyle, ResetFormat, Retry, UpstreamAnswer, UpstreamFamily,
@@ -231,4 +233,21 @@ mod http {
         Option<OutboundFuture<axum::Router, axum::body::Body, (), (), ()>>,
         Option<(Box<dyn OutboundClassifier<()>>, Box<dyn OutboundRetry<()>>)>,
     );
+}
+
+/// A glob import of the crate hides no other crate: these paths still mean the crates.
+#[cfg(feature = "http")]
+#[expect(unused_imports, dead_code, reason = "only names matter")]
+mod glob {
+    use tollgate::*;
+
+    fn crates_that_are_used_beside_it(
+        _: http::HeaderMap,
+        _: http_body::Frame<()>,
+        _: std::sync::Arc<tower::util::BoxCloneService<(), (), ()>>,
+        _: tokio::time::Instant,
+        _: axum::Router,
+        _: futures_util::future::Ready<()>,
+    ) {
+    }
 }

@@ -1,6 +1,6 @@
 //! One observer of limiters, keyed limiters and shared limiters: which calls it gets, and what it may do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -379,4 +379,54 @@ async fn a_limiter_can_have_closures_and_observers() {
     let keyed = keyed.build().unwrap();
     assert!(keyed.try_acquire(&7).is_ok() && keyed.try_acquire(&7).is_err());
     assert_eq!(seen.load(Relaxed), 3);
+}
+
+/// An event prints as one line, which has the name of the limiter and the key.
+#[tokio::test(start_paused = true)]
+async fn an_event_prints_as_a_line_for_people() {
+    let lines = Arc::new(Mutex::new(BTreeMap::new()));
+    let seen = Arc::clone(&lines);
+    everything(move |event: &LimiterEvent<'_>| {
+        let mut line = event.to_string();
+        if let EventKind::Reclaimed { id, .. } | EventKind::ReleasedLate { id, .. } = event.kind {
+            line = line.replace(&id.to_string(), "ID");
+        }
+        if let EventKind::Reclaimed { acquired_in, .. } = event.kind {
+            line = line.replace(&acquired_in.to_string(), "PLACE");
+        }
+        let kind = format!("{:?}", event.kind);
+        let kind = kind.split([' ', '(']).next().unwrap().to_owned();
+        seen.lock().unwrap().entry(kind).or_insert(line);
+    })
+    .await;
+    let lines = lines.lock().unwrap();
+    let mut expected = BTreeSet::from(
+        [
+            "plain: banned for 1s",
+            "plain: closed",
+            "plain: denied by `1 concurrent ttl 50ms`; no time to retry is known",
+            "keyed \"key-of-alice\": evicted a key, 1s before its reset",
+            "plain: granted after 0ns",
+            "plain: the limit has moved from 10 to 5",
+            "plain: paused for 5ms",
+            "plain: the policy has changed from `1 concurrent ttl 50ms` to `2 concurrent`",
+            "plain: reclaimed the permit ID after 50ms, acquired in PLACE",
+            "plain: the permit ID was released after it was reclaimed",
+            "plain: resumed",
+            "plain: shed: queue_full",
+            "test: the store does not answer: the store faulty refuses the call",
+            "test: the store answers again, after 1ms",
+            "plain: a throttled stream ended early: the limiter is closed",
+            "plain: timed out after 10ms",
+            "keyed \"other\": refused a new key",
+            "plain: ignored a malformed field of an upstream: retry-after",
+        ]
+        .map(str::to_owned),
+    );
+    if cfg!(feature = "http") {
+        let error = "a cost of 2 is above 1, the most that `1/s` admits";
+        expected.insert(format!("plain: refused a request: {error}"));
+        expected.insert(format!("plain: would refuse a request with 413: {error}"));
+    }
+    assert_eq!(lines.values().cloned().collect::<BTreeSet<_>>(), expected);
 }

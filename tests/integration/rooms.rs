@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 33] = [
+const ROOMS: [&str; 34] = [
     // macros for all other rooms
     "macros",
     // limits as data and as text
@@ -17,6 +17,7 @@ const ROOMS: [&str; 33] = [
     "text",
     // what callers and the core exchange
     "decision",
+    "permit_id",
     "error",
     "flow",
     "priority",
@@ -45,7 +46,7 @@ const ROOMS: [&str; 33] = [
     "keyed",
     "shared",
     // the layers of the feature `http` around limiters
-    "http",
+    "layers",
     // adapters for operators
     "telemetry",
     // the impls of the feature `serde`

@@ -418,7 +418,7 @@ async fn outcomes_of_requests_of_a_layer_are_counted_as_documented() {
 
     use http::{HeaderName, Request, Response};
     use tollgate::SharedLimiter;
-    use tollgate::http::{HeaderKey, LimitLayer};
+    use tollgate::layers::{HeaderKey, LimitLayer};
     use tollgate::store::MemoryStore;
     use tower::{Layer, ServiceExt, service_fn};
 

@@ -15,7 +15,7 @@ use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::advance;
-use tollgate::http::{ClientIp, LimitBody, LimitLayer};
+use tollgate::layers::{ClientIp, LimitBody, LimitLayer};
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -14,8 +14,9 @@ use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
-use crate::event::{EventKind, ShedReason, permit_id};
+use crate::event::{EventKind, ShedReason};
 use crate::overflow::Overflow;
+use crate::permit_id::PermitId;
 use crate::policy::Policy;
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
@@ -343,7 +344,7 @@ impl Waiters {
             && let Some(request) = self.queue.request(id, &details)
         {
             effects.tell(EventKind::GrantedAfterWait {
-                id: permit_id(0, fence),
+                id: PermitId::new(0, fence),
                 fence,
                 cost: request.costs.plain,
                 priority: request.priority,

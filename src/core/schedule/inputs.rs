@@ -17,7 +17,8 @@ use crate::core::queue::WaiterId;
 use crate::core::request::{Actual, Claim, Grant, WorkReport};
 use crate::core::session::PolicyTerms;
 use crate::core::suspension::{AllKeysHold, PauseScope};
-use crate::event::{EventKind, permit_id};
+use crate::event::EventKind;
+use crate::permit_id::PermitId;
 use crate::policy::Policy;
 use crate::strategy::{Counts, Moment};
 
@@ -89,7 +90,7 @@ impl Schedule {
             self.waiters.note_end(fence);
             self.run_due(now, effects);
         } else if self.waiters.options.observed {
-            let id = permit_id(0, fence);
+            let id = PermitId::new(0, fence);
             effects.tell(EventKind::ReleasedLate { id, fence, cost });
         }
     }

@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot::{self, Sender};
 use tokio::time::timeout;
-use tollgate::http::OutboundLayer;
+use tollgate::layers::OutboundLayer;
 use tollgate::{Limiter, MaxConcurrency};
 use tonic::body::Body;
 use tonic::server::{ClientStreamingService, NamedService, StreamingService};

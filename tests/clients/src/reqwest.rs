@@ -4,7 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use reqwest::{Body, Client, ClientBuilder};
-use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
 use tollgate::{Limiter, MaxConcurrency};
 
 use crate::server::{Limits, PLACES, QUEUE, serve};

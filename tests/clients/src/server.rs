@@ -15,7 +15,7 @@ use futures_util::{StreamExt, stream};
 use http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
-use tollgate::http::{HeaderKey, KeyedBy, LimitLayer, OrShared};
+use tollgate::layers::{HeaderKey, KeyedBy, LimitLayer, OrShared};
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
 
 pub(crate) const PLACES: u64 = 4;

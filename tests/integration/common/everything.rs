@@ -53,7 +53,7 @@ pub(crate) async fn everything(observer: impl Observer + Clone) {
 #[cfg(feature = "http")]
 async fn of_layers(observer: &(impl Observer + Clone)) {
     use http::{Request, Response};
-    use tollgate::http::LimitLayer;
+    use tollgate::layers::LimitLayer;
     use tower::{Layer, ServiceExt, service_fn};
 
     let hello = service_fn(async |_: Request<()>| {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use tollgate::http::{
+use tollgate::layers::{
     ClientIp, FieldValues, ForwardedHeader, NoClientIp, RateLimitFields, RateLimitStyle,
     ResetFormat, UpstreamFamily, UpstreamReader,
 };

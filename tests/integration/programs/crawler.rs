@@ -11,7 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tollgate::KeyedLimiter;
-use tollgate::http::{OutboundError, OutboundLayer};
+use tollgate::layers::{OutboundError, OutboundLayer};
 use tower::{Layer, ServiceExt};
 
 use super::Outcome;

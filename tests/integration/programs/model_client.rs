@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::time::Instant;
 use tollgate::Limiter;
-use tollgate::http::{ActualCost, OutboundLayer, UpstreamFamily, UpstreamReader};
+use tollgate::layers::{ActualCost, OutboundLayer, UpstreamFamily, UpstreamReader};
 use tower::{Layer, ServiceExt};
 
 use super::Outcome;

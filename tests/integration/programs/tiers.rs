@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tokio::time::sleep;
-use tollgate::http::{HeaderKey, Identity, LimitLayer, NoIdentity};
+use tollgate::layers::{HeaderKey, Identity, LimitLayer, NoIdentity};
 use tollgate::{KeyedLimiter, Policy};
 use tower::ServiceExt;
 
@@ -34,7 +34,7 @@ async fn main() -> Outcome {
         Account::Paid(_) => paid.clone(),
     };
     let per_account = KeyedLimiter::builder("2/min").tiers(policy_of).build()?;
-    let layer = LimitLayer::new(per_account).by_future(|request: &Request<Body>| {
+    let layer = LimitLayer::new(per_account).by_async(|request: &Request<Body>| {
         let token = HeaderKey::bearer().identify(request);
         async { account_of(token?).await.ok_or(NoIdentity::Unknown) }
     });

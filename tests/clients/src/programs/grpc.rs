@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
-use tollgate::http::{LimitLayer, OutboundLayer};
+use tollgate::layers::{LimitLayer, OutboundLayer};
 use tollgate::{Limiter, MaxConcurrency};
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;

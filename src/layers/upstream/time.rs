@@ -20,13 +20,13 @@ const DAY: u64 = 86_400;
 const YEAR: u64 = 31_556_952;
 
 /// Digits only. A number that is too large is read as the largest one.
-pub(in crate::http) fn whole(text: &str) -> Option<u64> {
+pub(in crate::layers) fn whole(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 /// Whole seconds. A number that no duration can hold is read as the longest duration.
-pub(in crate::http) fn seconds(text: &str) -> Option<Duration> {
+pub(in crate::layers) fn seconds(text: &str) -> Option<Duration> {
     whole(text).map(Duration::from_secs)
 }
 
@@ -92,7 +92,7 @@ pub(super) fn go_duration(text: &str) -> Option<Duration> {
 
 /// The three forms of RFC 9110, section 5.6.7, with a leap second. A year of two digits is the latest such year that is at most
 /// 50 years after `now`. The name of the day is not compared with the date.
-pub(in crate::http) fn http_date(text: &str, now: Duration) -> Option<Duration> {
+pub(in crate::layers) fn http_date(text: &str, now: Duration) -> Option<Duration> {
     for pattern in ["%a, %d %b %Y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"] {
         if let Some((date, "")) = DateTime::read(text, pattern) {
             return date.instant();

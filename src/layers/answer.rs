@@ -111,7 +111,7 @@ impl Refusal {
     /// | [`Misconfigured`](Self::Misconfigured) | 500 | 13, `INTERNAL` |
     ///
     /// ```
-    /// use tollgate::http::{NoIdentity, Refusal};
+    /// use tollgate::layers::{NoIdentity, Refusal};
     ///
     /// assert_eq!(Refusal::Closed.grpc_code(), 14);
     /// assert_eq!(Refusal::NoIdentity(NoIdentity::Unknown).grpc_code(), 16);
@@ -161,7 +161,7 @@ impl Refusal {
     /// use bytes::Bytes;
     /// use http::Response;
     /// use tollgate::Limiter;
-    /// use tollgate::http::{LimitLayer, ProblemType};
+    /// use tollgate::layers::{LimitLayer, ProblemType};
     ///
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).on_refusal(|refusal| {
     ///     let (uri, status) = (refusal.problem_type().map_or("about:blank", ProblemType::uri), refusal.status());
@@ -222,7 +222,7 @@ impl Refusal {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{LimitLayer, RateLimitFields, Refusal};
+    /// use tollgate::layers::{LimitLayer, RateLimitFields, Refusal};
     ///
     /// let fields = RateLimitFields::new("api")?;
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?.on_refusal(move |refusal| {
@@ -266,7 +266,7 @@ impl Refusal {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{LimitLayer, RateLimitFields};
+    /// use tollgate::layers::{LimitLayer, RateLimitFields};
     ///
     /// let fields = RateLimitFields::new("api")?;
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?.on_refusal(move |refusal| {

@@ -40,7 +40,7 @@ const MAX_MALFORMED: usize = 17;
 /// ```
 /// use std::time::{Duration, SystemTime};
 /// use http::{HeaderMap, HeaderValue, StatusCode};
-/// use tollgate::http::{UpstreamFamily, UpstreamReader};
+/// use tollgate::layers::{UpstreamFamily, UpstreamReader};
 ///
 /// let reader = UpstreamReader::new(UpstreamFamily::OpenAi);
 /// let mut fields = HeaderMap::new();
@@ -77,7 +77,7 @@ impl UpstreamReader {
     /// ```
     /// use std::time::{Duration, SystemTime};
     /// use http::{HeaderMap, HeaderValue, StatusCode};
-    /// use tollgate::http::{UpstreamFamily, UpstreamReader};
+    /// use tollgate::layers::{UpstreamFamily, UpstreamReader};
     ///
     /// let reader = UpstreamReader::new(UpstreamFamily::RetryAfter).max_wait(Duration::from_secs(60));
     /// let mut fields = HeaderMap::new();
@@ -184,7 +184,7 @@ impl<'h> UpstreamAnswer<'h> {
     /// use std::time::{Duration, SystemTime};
     /// use http::{HeaderMap, HeaderValue, StatusCode};
     /// use tollgate::UpstreamSignal;
-    /// use tollgate::http::{UpstreamFamily, UpstreamReader};
+    /// use tollgate::layers::{UpstreamFamily, UpstreamReader};
     ///
     /// let mut fields = HeaderMap::new();
     /// fields.insert("ratelimit", HeaderValue::from_static(r#""burst";r=3;t=1, "daily";r=0;t=600"#));

@@ -23,7 +23,7 @@ use crate::strategy::Outcome;
 ///
 /// ```
 /// use http_body::Body as _;
-/// use tollgate::http::PermitBody;
+/// use tollgate::layers::PermitBody;
 /// use tollgate::{Limiter, MaxConcurrency};
 ///
 /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
@@ -114,7 +114,7 @@ impl<B: Body> Body for PermitBody<B> {
     }
 }
 
-/// The body of a response through a [`LimitLayer`](crate::http::LimitLayer): the body of the service, which holds the permit, or
+/// The body of a response through a [`LimitLayer`](crate::layers::LimitLayer): the body of the service, which holds the permit, or
 /// the body of a refusal.
 #[pin_project]
 #[derive(Debug)]

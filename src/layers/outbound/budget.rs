@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// budget of Finagle, with a floor for each request instead of one for each second.
 ///
 /// ```
-/// use tollgate::http::{OutboundLayer, RetryBudget};
+/// use tollgate::layers::{OutboundLayer, RetryBudget};
 /// use tollgate::{Limiter, MaxConcurrency};
 ///
 /// let budget = RetryBudget::new().percent_of_successes(50).percent_of_requests(0);
@@ -54,7 +54,7 @@ impl RetryBudget {
     /// A budget that pays for every retry.
     ///
     /// ```
-    /// use tollgate::http::{OutboundLayer, RetryBudget};
+    /// use tollgate::layers::{OutboundLayer, RetryBudget};
     /// use tollgate::{Limiter, MaxConcurrency};
     ///
     /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
@@ -81,7 +81,7 @@ impl RetryBudget {
     /// budget no longer shares anything with its former clones.
     ///
     /// ```
-    /// use tollgate::http::RetryBudget;
+    /// use tollgate::layers::RetryBudget;
     ///
     /// let budget = RetryBudget::new().save_up_to(100);
     /// ```

@@ -74,7 +74,7 @@ pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 /// use std::sync::{Arc, Mutex};
 /// use std::time::Duration;
 /// use http::{Request, Response};
-/// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+/// use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
 /// use tollgate::{KeyedLimiter, MaxConcurrency};
 /// use tower::{Layer, ServiceExt};
 ///
@@ -107,7 +107,7 @@ pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 ///
 /// ```
 /// use tollgate::SharedLimiter;
-/// use tollgate::http::OutboundLayer;
+/// use tollgate::layers::OutboundLayer;
 /// use tollgate::store::MemoryStore;
 ///
 /// let store = MemoryStore::new(); // or one that processes share
@@ -178,7 +178,7 @@ impl OutboundLayer {
     /// [extensions](http::Extensions). The key of a [`SharedLimiter`](crate::SharedLimiter) is a [`StoreKey`](super::StoreKey).
     ///
     /// ```
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     /// use tollgate::{KeyedLimiter, MaxConcurrency};
     ///
     /// let per_path = KeyedLimiter::<String>::new(MaxConcurrency::new(8))?;
@@ -227,7 +227,7 @@ impl<C, R> OutboundLayer<C, R> {
         /// Sets the reader for the response to each request, for hosts that send fields of different families.
         ///
         /// ```
-        /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+        /// use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
         /// use tollgate::{KeyedLimiter, MaxConcurrency};
         ///
         /// let layer = OutboundLayer::by_host(KeyedLimiter::new(MaxConcurrency::new(8))?).upstream_by(|request| {
@@ -259,7 +259,7 @@ impl<C, R> OutboundLayer<C, R> {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     ///
     /// let layer = OutboundLayer::new(Limiter::new("1000/min")?).cost_by(|request| match request.uri.path() {
     ///     "/search" => 10,
@@ -279,7 +279,7 @@ impl<C, R> OutboundLayer<C, R> {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{ActualCost, OutboundLayer};
+    /// use tollgate::layers::{ActualCost, OutboundLayer};
     ///
     /// let layer = OutboundLayer::new(Limiter::new("100000 tokens/min")?)
     ///     .cost_of("tokens", |_| 1_000) // an estimate
@@ -308,7 +308,7 @@ impl<C, R> OutboundLayer<C, R> {
         /// ```
         /// use http_body_util::BodyExt;
         /// use tollgate::Limiter;
-        /// use tollgate::http::{ActualCost, OutboundLayer};
+        /// use tollgate::layers::{ActualCost, OutboundLayer};
         /// # use std::convert::Infallible;
         /// # use http::{Request, Response};
         /// # use tower::{Layer, ServiceExt, service_fn};
@@ -337,7 +337,7 @@ impl<C, R> OutboundLayer<C, R> {
         ///
         /// ```
         /// use tollgate::Limiter;
-        /// use tollgate::http::OutboundLayer;
+        /// use tollgate::layers::OutboundLayer;
         ///
         /// let layer = OutboundLayer::new(Limiter::new("100/min")?).refund_denied();
         /// # Ok::<(), tollgate::ConfigError>(())
@@ -357,7 +357,7 @@ impl<C, R> OutboundLayer<C, R> {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+    /// use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
     ///
     /// #[derive(Clone)]
     /// struct Tokens(u64); // the caller sets it
@@ -380,7 +380,7 @@ impl<C, R> OutboundLayer<C, R> {
         /// Releases the permit when the head of the response has arrived, and not after its body.
         ///
         /// ```
-        /// use tollgate::http::OutboundLayer;
+        /// use tollgate::layers::OutboundLayer;
         /// use tollgate::{Limiter, Throttle};
         /// # use std::time::Duration;
         ///
@@ -397,7 +397,7 @@ impl<C, R> OutboundLayer<C, R> {
     /// use std::io;
     /// use http::StatusCode;
     /// use http::response::Parts;
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
     ///
     /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient()))?;
@@ -437,7 +437,7 @@ impl<C, R> OutboundLayer<C, R> {
     /// retried.
     ///
     /// ```
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     /// use tollgate::{Limiter, MaxConcurrency};
     ///
     /// struct Body(Option<String>); // or a stream
@@ -468,7 +468,7 @@ impl<C, F> OutboundLayer<C, Retry<F>> {
     /// only before they begin, or for requests that may be carried out twice.
     ///
     /// ```
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     /// use tollgate::{Limiter, MaxConcurrency};
     ///
     /// let layer = OutboundLayer::new(Limiter::new(MaxConcurrency::new(8))?).retry(3).retry_unavailable();
@@ -801,7 +801,7 @@ pub trait OutboundClassifier<E> {
 /// ```
 /// use http::Response;
 /// use tollgate::Outcome;
-/// use tollgate::http::{ByStatus, OutboundClassifier};
+/// use tollgate::layers::{ByStatus, OutboundClassifier};
 ///
 /// let (head, ()) = Response::builder().status(503).body(()).unwrap().into_parts();
 /// assert_eq!(ByStatus.classify(Ok::<_, &()>(&head)), Outcome::Overloaded);
@@ -830,7 +830,7 @@ impl<E, F: Fn(Result<&response::Parts, &E>) -> Outcome> OutboundClassifier<E> fo
 /// ```
 /// use std::io;
 /// use tollgate::AcquireError;
-/// use tollgate::http::OutboundError;
+/// use tollgate::layers::OutboundError;
 ///
 /// let error = OutboundError::<io::Error>::Acquire(AcquireError::Closed);
 /// assert_eq!(error.to_string(), "the limiter is closed");
@@ -852,7 +852,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> OutboundError<E> {
     ///
     /// ```
     /// use tollgate::AcquireError;
-    /// use tollgate::http::OutboundError;
+    /// use tollgate::layers::OutboundError;
     ///
     /// let boxed = OutboundError::Service::<Box<dyn std::error::Error + Send + Sync>>("reset".into()).into_boxed();
     /// assert_eq!(boxed.to_string(), "reset");

@@ -34,7 +34,7 @@ use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
 /// ```
 /// use std::net::SocketAddr;
 /// use http::{Method, Request};
-/// use tollgate::http::{ClientIp, Identity, NoClientIp};
+/// use tollgate::layers::{ClientIp, Identity, NoClientIp};
 ///
 /// let per_method = |request: &Request<()>| Some(request.method().clone());
 /// let who = (ClientIp::peer(), per_method);
@@ -46,7 +46,7 @@ use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not identify the sender of a request",
-    note = "take a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_future`"
+    note = "take a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_async`"
 )]
 pub trait Identity<B> {
     /// The key of the limits.
@@ -77,14 +77,14 @@ impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
     }
 }
 
-/// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
+/// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::layers::Refusal::NoIdentity) carries it, and
 /// [observers](crate::EventKind::Refused) get its text.
 ///
 /// The `Display` text is for operators of the server; the text of [`detail`](Self::detail) is for clients.
 ///
 /// ```
 /// use http::{HeaderName, Request};
-/// use tollgate::http::{HeaderKey, Identity, NoIdentity};
+/// use tollgate::layers::{HeaderKey, Identity, NoIdentity};
 ///
 /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
 /// let unknown = key.identify(&Request::new(())).unwrap_err();
@@ -113,7 +113,7 @@ impl NoIdentity {
     /// needs no escapes in JSON.
     ///
     /// ```
-    /// use tollgate::http::{NoClientIp, NoIdentity};
+    /// use tollgate::layers::{NoClientIp, NoIdentity};
     ///
     /// assert_eq!(NoIdentity::from(NoClientIp::NoPeer).detail(), "the request has no address of a peer");
     /// ```
@@ -143,10 +143,10 @@ impl NoIdentity {
 }
 
 /// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which gives the reason if the key
-/// is unknown. See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
+/// is unknown. See [`LimitLayer::by_async`](crate::layers::LimitLayer::by_async) for an example.
 #[diagnostic::on_unimplemented(
     message = "a closure that identifies a client returns an `Option` or a `Result`, not `{Self}`",
-    note = "give a closure that returns a future to `by_future`"
+    note = "give a closure that returns a future to `by_async`"
 )]
 pub trait FoundKey {
     /// The key of the limits.
@@ -191,7 +191,7 @@ impl ClientIp {
     /// ```
     /// use std::net::SocketAddr;
     /// use axum::extract::ConnectInfo;
-    /// use tollgate::http::{ClientIp, Identity};
+    /// use tollgate::layers::{ClientIp, Identity};
     ///
     /// let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])?
     ///     .peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
@@ -199,7 +199,7 @@ impl ClientIp {
     /// let mut request = http::Request::new(());
     /// request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
     /// assert_eq!(client_ip.identify(&request), Ok([192, 0, 2, 1].into()));
-    /// # Ok::<(), tollgate::http::ClientIpError>(())
+    /// # Ok::<(), tollgate::layers::ClientIpError>(())
     /// ```
     pub fn peer_from<F: Fn(&Extensions) -> Option<SocketAddr>>(
         self,
@@ -247,7 +247,7 @@ debug_fields! { [F] ClientAddress<F>, |address| client_ip = address.client_ip }
 ///
 /// ```
 /// use http::{HeaderName, Request};
-/// use tollgate::http::{HeaderKey, Identity};
+/// use tollgate::layers::{HeaderKey, Identity};
 ///
 /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
 /// let request = Request::builder().header("X-Api-Key", "k-17").body(())?;
@@ -292,7 +292,7 @@ impl HeaderKey {
     ///
     /// ```
     /// use http::Request;
-    /// use tollgate::http::{HeaderKey, Identity};
+    /// use tollgate::layers::{HeaderKey, Identity};
     ///
     /// let request = Request::builder().header("Authorization", "Bearer 12345").body(())?;
     /// assert!(HeaderKey::bearer().max_len(4).identify(&request).is_err());
@@ -338,20 +338,20 @@ impl<B> Identity<B> for HeaderKey {
 }
 
 /// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
-/// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
+/// [`LimitLayer::new`](crate::layers::LimitLayer::new) uses it.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct NoKey;
 
-/// Limits each key of an [`Identity`]. Made by [`LimitLayer::by`](crate::http::LimitLayer::by).
+/// Limits each key of an [`Identity`]. Made by [`LimitLayer::by`](crate::layers::LimitLayer::by).
 #[derive(Clone)]
 pub struct KeyedBy<I>(pub(super) I);
 
-/// Limits each key that a future finds. Made by [`LimitLayer::by_future`](crate::http::LimitLayer::by_future).
+/// Limits each key that a future finds. Made by [`LimitLayer::by_async`](crate::layers::LimitLayer::by_async).
 #[derive(Clone)]
-pub struct KeyedByFuture<F>(pub(super) F);
+pub struct KeyedByAsync<F>(pub(super) F);
 
-/// Gives one key to all requests whose key is unknown. Made by [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared).
+/// Gives one key to all requests whose key is unknown. Made by [`LimitLayer::or_shared`](crate::layers::LimitLayer::or_shared).
 #[derive(Clone)]
 pub struct OrShared<I, K> {
     pub(super) inner: I,
@@ -365,11 +365,11 @@ pub enum Identified<K, F> {
     Later(F),
 }
 
-/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. Implement [`Identity`] instead: only [`NoKey`],
-/// [`KeyedBy`], [`KeyedByFuture`] and [`OrShared`] implement this trait.
+/// How a [`LimitLayer`](crate::layers::LimitLayer) finds the key of a request. Implement [`Identity`] instead: only [`NoKey`],
+/// [`KeyedBy`], [`KeyedByAsync`] and [`OrShared`] implement this trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find the key of a request",
-    note = "give `by` a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_future`"
+    note = "give `by` a `ClientIp`, a `HeaderKey`, a tuple of them, or a closure such as `|request: &Request<Body>| Some(key)`; a future needs `by_async`"
 )]
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.
@@ -419,7 +419,7 @@ impl<B, I: Identity<B>> FindsKey<B> for KeyedBy<I> {
 }
 
 impl<B, R: FoundKey, G: Future<Output = R>, F: Fn(&Request<B>) -> G> FindsKey<B>
-    for KeyedByFuture<F>
+    for KeyedByAsync<F>
 {
     type SealedKey = R::Key;
     type Future = G;
@@ -444,6 +444,6 @@ impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<Arc<I>
 
 debug_fields! { [I] KeyedBy<I> }
 
-debug_fields! { [F] KeyedByFuture<F> }
+debug_fields! { [F] KeyedByAsync<F> }
 
 debug_fields! { [I: std::fmt::Debug, K] OrShared<I, K>, |shared| inner = shared.inner }

@@ -50,7 +50,7 @@ impl<B> OutboundRetry<B> for NoRetry {
 /// use std::future::{Ready, ready};
 /// use std::sync::{Arc, Mutex};
 /// use http::{Request, Response, StatusCode};
-/// use tollgate::http::{OutboundError, OutboundLayer, PermitBody};
+/// use tollgate::layers::{OutboundError, OutboundLayer, PermitBody};
 /// use tollgate::{Limiter, MaxConcurrency};
 /// use tower::retry::{Policy, RetryLayer};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};

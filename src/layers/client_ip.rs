@@ -26,7 +26,7 @@ pub use forwarded::ForwardedHeader;
 /// use std::net::IpAddr;
 /// use std::time::Duration;
 /// use http::HeaderMap;
-/// use tollgate::http::ClientIp;
+/// use tollgate::layers::ClientIp;
 /// use tollgate::{FixedWindow, KeyedLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -117,7 +117,7 @@ impl ClientIp {
     ///
     /// ```
     /// use http::HeaderMap;
-    /// use tollgate::http::{ClientIp, NoClientIp};
+    /// use tollgate::layers::{ClientIp, NoClientIp};
     ///
     /// let client_ip = ClientIp::peer();
     /// assert_eq!(client_ip.find("::ffff:192.0.2.1".parse().ok(), &HeaderMap::new()), Ok([192, 0, 2, 1].into()));
@@ -138,7 +138,7 @@ impl ClientIp {
     /// A network that cannot be parsed, an empty list, or networks that trust every address. See [`ClientIpError`].
     ///
     /// ```
-    /// use tollgate::http::{ClientIp, ClientIpError};
+    /// use tollgate::layers::{ClientIp, ClientIpError};
     ///
     /// ClientIp::behind_networks(["10.0.0.0/8", "192.0.2.1", "fd00:4::/64"])?;
     /// let error = ClientIp::behind_networks(["0.0.0.0/1", "128.0.0.0/1"]).unwrap_err();
@@ -163,7 +163,7 @@ impl ClientIp {
     ///
     /// ```
     /// use http::HeaderMap;
-    /// use tollgate::http::{ClientIp, ForwardedHeader, NoClientIp};
+    /// use tollgate::layers::{ClientIp, ForwardedHeader, NoClientIp};
     ///
     /// let client_ip = ClientIp::behind_hops(2)?;
     /// let mut headers = HeaderMap::new();
@@ -185,7 +185,7 @@ impl ClientIp {
     ///
     /// ```
     /// use http::HeaderMap;
-    /// use tollgate::http::{ClientIp, ForwardedHeader};
+    /// use tollgate::layers::{ClientIp, ForwardedHeader};
     ///
     /// let client_ip = ClientIp::behind_hops(1)?.header(ForwardedHeader::Forwarded);
     /// let mut headers = HeaderMap::new();
@@ -212,7 +212,7 @@ impl ClientIp {
     /// ```
     /// use std::net::IpAddr;
     /// use http::HeaderMap;
-    /// use tollgate::http::ClientIp;
+    /// use tollgate::layers::ClientIp;
     ///
     /// let client_ip = ClientIp::peer().ipv6_prefix(64)?;
     /// let key = client_ip.find("2001:db8:1:2:3:4:5:6".parse().ok(), &HeaderMap::new())?;
@@ -244,7 +244,7 @@ impl ClientIp {
     ///
     /// ```
     /// use http::HeaderMap;
-    /// use tollgate::http::{ClientIp, ForwardedHeader, NoClientIp};
+    /// use tollgate::layers::{ClientIp, ForwardedHeader, NoClientIp};
     ///
     /// let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])?;
     /// let mut headers = HeaderMap::new();
@@ -466,7 +466,7 @@ impl fmt::Debug for Network {
 /// Why a [`ClientIp`] was not made: the configuration trusts no network, trusts every address, or is invalid.
 ///
 /// ```
-/// use tollgate::http::{ClientIp, ClientIpError};
+/// use tollgate::layers::{ClientIp, ClientIpError};
 ///
 /// let error = ClientIp::behind_networks(["10.0.0.1/8"]).unwrap_err();
 /// assert!(matches!(&error, ClientIpError::HostBits { network, .. } if network == "10.0.0.1/8"));

@@ -14,7 +14,7 @@ use super::admission::{Admits, AskTerms, ChosenLimiter, IntoLimiter};
 use super::answer::Refusal;
 use super::body::outcome_of;
 use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
-use super::identity::{FoundKey, Identity, KeyedBy, KeyedByFuture, NoKey, OrShared};
+use super::identity::{FoundKey, Identity, KeyedBy, KeyedByAsync, NoKey, OrShared};
 use super::terms::TermsByRequest;
 use crate::priority::Priority;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
@@ -31,7 +31,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 /// use std::net::SocketAddr;
 /// use axum::Router;
 /// use axum::extract::ConnectInfo;
-/// use tollgate::http::{ClientIp, LimitLayer};
+/// use tollgate::layers::{ClientIp, LimitLayer};
 /// use tollgate::{KeyedLimiter, Limiter};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,7 +117,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 ///
 /// ```compile_fail,E0277
 /// use tollgate::KeyedLimiter;
-/// use tollgate::http::LimitLayer;
+/// use tollgate::layers::LimitLayer;
 ///
 /// let layer = LimitLayer::new(KeyedLimiter::<String>::new("100/min")?);
 /// let app: axum::Router = axum::Router::new().layer(layer);
@@ -125,6 +125,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 /// ```
 #[derive(Debug)]
 #[must_use = "a layer limits nothing until it is put around a service"]
+#[doc(alias = "RateLimitLayer")]
 pub struct LimitLayer<L, I = NoKey> {
     pub(super) limiter: L,
     pub(super) identity: Arc<I>,
@@ -174,7 +175,7 @@ impl<F> LimitLayer<ChosenLimiter<F>> {
     /// use axum::body::Body;
     /// use http::Request;
     /// use tollgate::SharedLimiter;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     /// use tollgate::store::MemoryStore;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -209,7 +210,7 @@ impl<L> LimitLayer<L> {
     /// ```
     /// use axum::body::Body;
     /// use http::Request;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     /// use tollgate::{KeyedLimiter, Policy};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -241,7 +242,7 @@ impl<L> LimitLayer<L> {
     /// use http::Request;
     /// use tokio::time::timeout;
     /// use tollgate::KeyedLimiter;
-    /// use tollgate::http::{HeaderKey, Identity, LimitLayer, NoIdentity};
+    /// use tollgate::layers::{HeaderKey, Identity, LimitLayer, NoIdentity};
     ///
     /// async fn account_of(token: String) -> Option<u64> {
     ///     // ask the database
@@ -249,7 +250,7 @@ impl<L> LimitLayer<L> {
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let layer = LimitLayer::new(KeyedLimiter::<u64>::new("100/min")?).by_future(|request: &Request<Body>| {
+    /// let layer = LimitLayer::new(KeyedLimiter::<u64>::new("100/min")?).by_async(|request: &Request<Body>| {
     ///     let token = HeaderKey::bearer().identify(request);
     ///     async {
     ///         let account = timeout(Duration::from_millis(200), account_of(token?)).await;
@@ -260,12 +261,12 @@ impl<L> LimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn by_future<B, G, F>(self, key_of: F) -> LimitLayer<L, KeyedByFuture<F>>
+    pub fn by_async<B, G, F>(self, key_of: F) -> LimitLayer<L, KeyedByAsync<F>>
     where
         F: Fn(&Request<B>) -> G,
         G: Future<Output: FoundKey> + 'static,
     {
-        self.identified(KeyedByFuture(key_of))
+        self.identified(KeyedByAsync(key_of))
     }
 }
 
@@ -284,7 +285,7 @@ impl<L, I> LimitLayer<L, I> {
     /// ```
     /// use std::net::{IpAddr, Ipv4Addr};
     /// use tollgate::KeyedLimiter;
-    /// use tollgate::http::{ClientIp, LimitLayer};
+    /// use tollgate::layers::{ClientIp, LimitLayer};
     ///
     /// let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     /// let layer = LimitLayer::new(KeyedLimiter::<IpAddr>::new("100/min")?).by(ClientIp::peer()).or_shared(unknown);
@@ -301,7 +302,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     ///
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?; // RateLimit: "api";r=99;t=1
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -320,7 +321,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{LimitLayer, RateLimitStyle};
+    /// use tollgate::layers::{LimitLayer, RateLimitStyle};
     ///
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).style(RateLimitStyle::XSeconds); // X-RateLimit-Remaining: 99
     /// # Ok::<(), tollgate::ConfigError>(())
@@ -337,7 +338,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// ```
         /// use tollgate::Limiter;
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         ///
         /// let limiter = Limiter::new("100/min")?;
         /// let cheap = LimitLayer::new(limiter.clone());
@@ -353,7 +354,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// ```
         /// use std::time::Duration;
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         /// use tollgate::{Limiter, MaxConcurrency};
         ///
         /// let limiter = Limiter::builder(MaxConcurrency::new(8)).max_queue(100).build()?;
@@ -374,7 +375,7 @@ impl<L, I> LimitLayer<L, I> {
         /// use axum::routing::post;
         /// use axum::{Extension, Router};
         /// use tollgate::Limiter;
-        /// use tollgate::http::{ActualCost, LimitLayer};
+        /// use tollgate::layers::{ActualCost, LimitLayer};
         ///
         /// async fn complete(prompt: String) -> impl IntoResponse {
         ///     let answer = prompt.to_uppercase();
@@ -393,7 +394,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// ```
         /// # use tollgate::Limiter;
-        /// # use tollgate::http::{ActualCost, LimitLayer};
+        /// # use tollgate::layers::{ActualCost, LimitLayer};
         /// let layer = LimitLayer::new(Limiter::new("100000/min")?).cost(1_000).settle_by(|head| {
         ///     let tokens = head.headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;
         ///     Some(ActualCost::new(tokens))
@@ -415,7 +416,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// ```
         /// use tollgate::Limiter;
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         ///
         /// let layer = LimitLayer::new(Limiter::new("100/min")?).shadow();
         /// # Ok::<(), tollgate::ConfigError>(())
@@ -426,7 +427,7 @@ impl<L, I> LimitLayer<L, I> {
         /// that take no capacity.
         ///
         /// ```
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         /// use tollgate::{Limiter, MaxConcurrency};
         ///
         /// let layer = LimitLayer::new(Limiter::new(MaxConcurrency::new(8))?).until_head();
@@ -440,7 +441,7 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         /// use std::time::Duration;
         /// use tollgate::Limiter;
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         ///
         /// let layer = LimitLayer::new(Limiter::new("100/min")?).retry_jitter(Duration::from_secs(5));
         /// # Ok::<(), tollgate::ConfigError>(())
@@ -454,7 +455,7 @@ impl<L, I> LimitLayer<L, I> {
         /// use bytes::Bytes;
         /// use http::{Response, StatusCode};
         /// use tollgate::Limiter;
-        /// use tollgate::http::{LimitLayer, Refusal};
+        /// use tollgate::layers::{LimitLayer, Refusal};
         ///
         /// let layer = LimitLayer::new(Limiter::new("100/min")?).on_refusal(|refusal| {
         ///     let text = match refusal {
@@ -489,7 +490,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// ```
         /// use http::StatusCode;
-        /// use tollgate::http::LimitLayer;
+        /// use tollgate::layers::LimitLayer;
         /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
         ///
         /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient()))?;
@@ -513,7 +514,7 @@ impl<L, I> LimitLayer<L, I> {
         /// ```
         /// use std::net::IpAddr;
         /// use http::StatusCode;
-        /// use tollgate::http::{ClientIp, LimitLayer};
+        /// use tollgate::layers::{ClientIp, LimitLayer};
         /// use tollgate::{KeyedLimiter, MaxConcurrency, Penalty, Rate};
         ///
         /// let policy = Penalty::new(100, Rate::per_second(10)).and(MaxConcurrency::new(4));
@@ -537,7 +538,7 @@ impl<L, I> LimitLayer<L, I> {
     /// ```
     /// use http::Method;
     /// use tollgate::Limiter;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     ///
     /// let layer = LimitLayer::new(Limiter::new("1000/min")?).cost_by(|head| match (&head.method, head.uri.path()) {
     ///     (&Method::POST, "/search") => 10,
@@ -568,7 +569,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     /// use tollgate::{Limiter, Priority};
     ///
     /// let layer = LimitLayer::new(Limiter::new("8 concurrent")?).wait(Duration::from_secs(1)).priority_by(|head| {
@@ -593,7 +594,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::http::{HeaderKey, LimitLayer};
+    /// use tollgate::layers::{HeaderKey, LimitLayer};
     /// use tollgate::{Limiter, MaxConcurrency, Overflow};
     ///
     /// let limiter = Limiter::builder(MaxConcurrency::new(100)).max_queue(1_000).overflow(Overflow::DropLongest).build()?;
@@ -615,7 +616,7 @@ impl<L, I> LimitLayer<L, I> {
     /// use std::time::Duration;
     /// use http::Request;
     /// use tollgate::Limiter;
-    /// use tollgate::http::LimitLayer;
+    /// use tollgate::layers::LimitLayer;
     ///
     /// #[derive(Clone)]
     /// struct User { id: u64, pays: bool } // a layer outside this one has put it into the request

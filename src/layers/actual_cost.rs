@@ -15,7 +15,7 @@ use crate::strategy::{Outcome, Unit};
 /// the last clone is dropped.
 ///
 /// ```
-/// use tollgate::http::ActualCost;
+/// use tollgate::layers::ActualCost;
 ///
 /// let cost = ActualCost::of("input_tokens", 912);
 /// let of_stream = cost.clone();
@@ -57,7 +57,7 @@ impl ActualCost {
     /// A cost in the units that [`LimitLayer::cost`](super::LimitLayer::cost) counts: 0 to 2^64 - 1.
     ///
     /// ```
-    /// use tollgate::http::ActualCost;
+    /// use tollgate::layers::ActualCost;
     ///
     /// assert_eq!(ActualCost::new(12).get(), Some(12));
     /// ```

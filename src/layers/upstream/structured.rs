@@ -9,37 +9,37 @@ use sfv::visitor::Ignored;
 
 /// A value in a well-formed field, as its text. Each method returns `None` for a value of another type.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::http) struct Bare<'h>(&'h str);
+pub(in crate::layers) struct Bare<'h>(&'h str);
 
 impl<'h> Bare<'h> {
     /// A non-negative integer.
-    pub(in crate::http) fn count(self) -> Option<u64> {
+    pub(in crate::layers) fn count(self) -> Option<u64> {
         u64::try_from(self.0.parse::<i64>().ok()?).ok()
     }
 
     /// A string, as written between the quotes. Each string has exactly one such form, because a character that may be escaped
     /// must be.
-    pub(in crate::http) fn string(self) -> Option<&'h str> {
+    pub(in crate::layers) fn string(self) -> Option<&'h str> {
         self.0.strip_prefix('"')?.strip_suffix('"')
     }
 
     /// A byte sequence, in base64.
-    pub(in crate::http) fn bytes(self) -> Option<&'h str> {
+    pub(in crate::layers) fn bytes(self) -> Option<&'h str> {
         self.0.strip_prefix(':')?.strip_suffix(':')
     }
 }
 
 /// A well-formed member of a list or dictionary.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::http) struct Item<'h>(&'h str);
+pub(in crate::layers) struct Item<'h>(&'h str);
 
 impl<'h> Item<'h> {
-    pub(in crate::http) fn value(&self) -> Bare<'h> {
+    pub(in crate::layers) fn value(&self) -> Bare<'h> {
         Bare(split(self.0, ';').next().unwrap_or_default())
     }
 
     /// The last parameter of this name.
-    pub(in crate::http) fn parameter(&self, name: &str) -> Option<Bare<'h>> {
+    pub(in crate::layers) fn parameter(&self, name: &str) -> Option<Bare<'h>> {
         let parameters = split(self.0, ';').skip(1).map(str::trim_ascii_start);
         let named = parameters.filter_map(|parameter| match parameter.split_once('=') {
             Some((key, value)) => (key == name).then_some(Bare(value)),
@@ -49,7 +49,7 @@ impl<'h> Item<'h> {
     }
 
     /// A parameter that is left out, or that `read` accepts. A value that `read` does not accept is malformed.
-    pub(in crate::http) fn optional<T>(
+    pub(in crate::layers) fn optional<T>(
         &self,
         name: &str,
         read: impl Fn(Bare<'h>) -> Option<T>,
@@ -63,7 +63,7 @@ impl<'h> Item<'h> {
 
 /// Reads the lines of a field by [`list`] or [`dictionary`]. Returns whether they have content. The field is malformed if a line
 /// is, or if one of several lines is empty.
-pub(in crate::http) fn structured_lines<'h>(
+pub(in crate::layers) fn structured_lines<'h>(
     lines: impl Iterator<Item = &'h HeaderValue>,
     mut read: impl FnMut(&'h str) -> Option<()>,
 ) -> Option<bool> {
@@ -84,7 +84,7 @@ pub(in crate::http) fn structured_lines<'h>(
 /// Reads one line of a list.
 ///
 /// A string that begins in one line and ends in the next has no certain value (section 4.2), and is malformed here.
-pub(in crate::http) fn list<'h>(
+pub(in crate::layers) fn list<'h>(
     line: &'h str,
     mut found: impl FnMut(Item<'h>) -> Option<()>,
 ) -> Option<()> {
@@ -93,7 +93,7 @@ pub(in crate::http) fn list<'h>(
 }
 
 /// Reads one line of a dictionary. The last member of a name counts.
-pub(in crate::http) fn dictionary<'h>(
+pub(in crate::layers) fn dictionary<'h>(
     line: &'h str,
     mut found: impl FnMut(&'h str, Item<'h>) -> Option<()>,
 ) -> Option<()> {

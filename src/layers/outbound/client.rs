@@ -25,7 +25,7 @@ impl<C: Clone, R: RetriesReqwest> OutboundLayer<C, R> {
     /// ```no_run
     /// use reqwest::redirect::Policy;
     /// use tollgate::KeyedLimiter;
-    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::layers::OutboundLayer;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -29,7 +29,7 @@ use super::upstream::{
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
-/// use tollgate::http::{FieldValues, ProblemType, RateLimitFields};
+/// use tollgate::layers::{FieldValues, ProblemType, RateLimitFields};
 /// use tollgate::{Limiter, TryAcquireError};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -182,7 +182,7 @@ impl RateLimitFields {
     /// such character (RFC 9651, section 3.3.3).
     ///
     /// ```
-    /// use tollgate::http::{PolicyNameError, RateLimitFields};
+    /// use tollgate::layers::{PolicyNameError, RateLimitFields};
     ///
     /// assert_eq!(RateLimitFields::new("tägliche").unwrap_err(), PolicyNameError::Character('ä'));
     /// ```
@@ -212,7 +212,7 @@ impl RateLimitFields {
     /// ```
     /// use std::time::SystemTime;
     /// use tollgate::Limiter;
-    /// use tollgate::http::{FieldValues, RateLimitFields, RateLimitStyle};
+    /// use tollgate::layers::{FieldValues, RateLimitFields, RateLimitStyle};
     ///
     /// let fields = RateLimitFields::new("api")?.style(RateLimitStyle::Draft7);
     /// let limits = Limiter::new("window 100/min")?.limits();
@@ -298,7 +298,7 @@ impl RateLimitFields {
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tollgate::http::{FieldValues, RateLimitFields};
+    /// use tollgate::layers::{FieldValues, RateLimitFields};
     /// use tollgate::{Limiter, TryAcquireError};
     ///
     /// let limiter = Limiter::new("8 concurrent and 1/min")?;

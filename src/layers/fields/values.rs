@@ -77,13 +77,13 @@ impl<'a> FieldValues<'a> {
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
-    /// use tollgate::http::{FieldValues, RateLimitFields};
+    /// use tollgate::layers::{FieldValues, RateLimitFields};
     ///
     /// let mut headers = http::HeaderMap::new();
     /// let values = FieldValues::refused(&[]).retry_after(Duration::from_millis(1_500));
     /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
     /// assert_eq!(headers["retry-after"], "2");
-    /// # Ok::<(), tollgate::http::PolicyNameError>(())
+    /// # Ok::<(), tollgate::layers::PolicyNameError>(())
     /// ```
     #[must_use]
     pub const fn refused(limits: &'a [LimitStatus]) -> Self {
@@ -105,13 +105,13 @@ impl<'a> FieldValues<'a> {
         ///
         /// ```
         /// use std::time::{Duration, SystemTime};
-        /// use tollgate::http::{FieldValues, RateLimitFields};
+        /// use tollgate::layers::{FieldValues, RateLimitFields};
         ///
         /// let mut headers = http::HeaderMap::new();
         /// let values = FieldValues::refused(&[]).retry_after(Duration::from_secs(5)).jitter(Duration::from_millis(2_300));
         /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
         /// assert_eq!(headers["retry-after"], "8");
-        /// # Ok::<(), tollgate::http::PolicyNameError>(())
+        /// # Ok::<(), tollgate::layers::PolicyNameError>(())
         /// ```
         #[must_use]
         pub jitter(jitter: Duration) => jitter = jitter;
@@ -123,7 +123,7 @@ impl<'a> FieldValues<'a> {
         /// ```
         /// use std::time::SystemTime;
         /// use tollgate::Limiter;
-        /// use tollgate::http::{FieldValues, RateLimitFields};
+        /// use tollgate::layers::{FieldValues, RateLimitFields};
         ///
         /// let mut headers = http::HeaderMap::new();
         /// let limits = Limiter::new("window 100/min")?.limits();
@@ -136,7 +136,7 @@ impl<'a> FieldValues<'a> {
         pub partition_key(key: &'a [u8]) => partition_key = Some(key);
 
         /// The probable cost of the next request of this client.
-        pub(in crate::http) cost(cost: u64) => cost = cost;
+        pub(in crate::layers) cost(cost: u64) => cost = cost;
     }
 
     /// The remaining units of a limit: 0 for the limit that denied, even if a smaller request could be granted.
@@ -370,7 +370,7 @@ impl ProblemType {
     /// The status of a response with this problem, 429 or 503.
     ///
     /// ```
-    /// use tollgate::http::ProblemType;
+    /// use tollgate::layers::ProblemType;
     ///
     /// assert_eq!(ProblemType::QuotaExceeded.status(), 429);
     /// assert_eq!(ProblemType::ReducedCapacity.status(), 503);
@@ -383,7 +383,7 @@ impl ProblemType {
         }
     }
 
-    pub(in crate::http) fn of_denial(denied_by: Option<Limit>) -> Self {
+    pub(in crate::layers) fn of_denial(denied_by: Option<Limit>) -> Self {
         match denied_by.map(|limit| limit.description().guards) {
             Some(Guards::Conduct) => Self::AbnormalUsage,
             Some(Guards::Quota | Guards::Capacity) => Self::QuotaExceeded,
@@ -394,7 +394,7 @@ impl ProblemType {
     /// The URI of the type.
     ///
     /// ```
-    /// use tollgate::http::ProblemType;
+    /// use tollgate::layers::ProblemType;
     ///
     /// assert_eq!(ProblemType::QuotaExceeded.uri(), "https://iana.org/assignments/http-problem-types#quota-exceeded");
     /// ```
@@ -414,7 +414,7 @@ impl ProblemType {
     /// The title of the type in the registry, for people to read.
     ///
     /// ```
-    /// use tollgate::http::ProblemType;
+    /// use tollgate::layers::ProblemType;
     ///
     /// assert_eq!(ProblemType::QuotaExceeded.title(), "Quota Exceeded");
     /// ```
@@ -431,7 +431,7 @@ impl ProblemType {
 /// The fields of the policies that were asked for first. Most layers have one policy or few plans, and writing the text of one
 /// policy takes as long as the rest of a response.
 #[derive(Debug, Default)]
-pub(in crate::http) struct KnownPolicies([OnceLock<KnownField>; 4]);
+pub(in crate::layers) struct KnownPolicies([OnceLock<KnownField>; 4]);
 
 #[derive(Debug)]
 struct KnownField {

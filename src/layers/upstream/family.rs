@@ -27,8 +27,8 @@ listed! {
     /// differ. The field `x-ratelimit-reset` has five meanings, and names that differ only in case are the same in HTTP/2, which
     /// writes them in lower case.
     ///
-    /// Each quota has a [unit](crate::http::UpstreamQuota::unit), which selects the limiters that it applies to: see
-    /// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). It is `requests` unless the family names another one.
+    /// Each quota has a [unit](crate::layers::UpstreamQuota::unit), which selects the limiters that it applies to: see
+    /// [`OutboundLayer::cost_of`](crate::layers::OutboundLayer::cost_of). It is `requests` unless the family names another one.
     ///
     /// Every family reads `Retry-After`, too. [`RetryAfter`](Self::RetryAfter) is for an upstream that sends nothing else
     /// (Stripe).
@@ -36,7 +36,7 @@ listed! {
     /// # Examples
     ///
     /// ```
-    /// use tollgate::http::{ResetFormat, UpstreamFamily};
+    /// use tollgate::layers::{ResetFormat, UpstreamFamily};
     ///
     /// let family = match "api.github.com" {
     ///     "api.github.com" => UpstreamFamily::GitHub,
@@ -51,7 +51,7 @@ listed! {
         /// Only `Retry-After` (RFC 9110, section 10.2.3).
         RetryAfter,
         /// The lists `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-08 to -10: Cloudflare,
-        /// express-rate-limit, and [`RateLimitStyle::Draft10`](crate::http::RateLimitStyle::Draft10). The names of the two lists need
+        /// express-rate-limit, and [`RateLimitStyle::Draft10`](crate::layers::RateLimitStyle::Draft10). The names of the two lists need
         /// not match.
         Draft10,
         /// The dictionary `RateLimit: limit=100, remaining=50, reset=5` of draft -07.
@@ -248,7 +248,7 @@ impl UpstreamFamily {
     /// log.
     ///
     /// ```
-    /// use tollgate::http::UpstreamFamily;
+    /// use tollgate::layers::UpstreamFamily;
     ///
     /// let fields: Vec<_> = UpstreamFamily::Shopify.fields().collect();
     /// assert_eq!(fields, ["age", "date", "retry-after", "x-shopify-shop-api-call-limit"]);

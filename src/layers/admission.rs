@@ -63,7 +63,7 @@ pub trait AsksLimiter<K> {
 ///
 /// ```
 /// use tollgate::Limiter;
-/// use tollgate::http::{LimitLayer, OutboundLayer};
+/// use tollgate::layers::{LimitLayer, OutboundLayer};
 ///
 /// let limiter = Limiter::new("100/min")?;
 /// let (inbound, outbound) = (LimitLayer::new(&limiter), OutboundLayer::new(limiter)); // share the limiter
@@ -301,7 +301,7 @@ debug_fields! { [F] ChosenLimiter<F> }
 /// that its store gets.
 ///
 /// ```
-/// use tollgate::http::StoreKey;
+/// use tollgate::layers::StoreKey;
 ///
 /// let mut bytes = Vec::new();
 /// std::net::IpAddr::from([192, 0, 2, 1]).append_to(&mut bytes);
@@ -311,7 +311,7 @@ debug_fields! { [F] ChosenLimiter<F> }
 /// Wrap a type of another crate in a type of your own:
 ///
 /// ```
-/// use tollgate::http::StoreKey;
+/// use tollgate::layers::StoreKey;
 /// use uuid::Uuid;
 ///
 /// #[derive(Clone, Copy)]

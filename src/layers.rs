@@ -1,4 +1,4 @@
-//! Rate limits in HTTP. This module needs the feature `http`.
+//! Rate limits in HTTP: layers for tower, and the parts that they are built from. This module needs the feature `http`.
 //!
 //! | you want | use |
 //! |---|---|
@@ -10,8 +10,7 @@
 //! | to read the limits that an upstream reports | [`UpstreamReader`] |
 //!
 //! The layers are built from the other types, which can be used without a layer: [`ClientIp`], [`RateLimitFields`] and
-//! [`UpstreamReader`] need no runtime and read no clock. `use tollgate::http;` shadows the crate `http`: import the types of this
-//! module instead.
+//! [`UpstreamReader`] need no runtime and read no clock.
 //!
 //! # Quick start
 //!
@@ -22,7 +21,7 @@
 //! use std::net::SocketAddr;
 //! use axum::{Router, extract::ConnectInfo, routing::get};
 //! use tollgate::KeyedLimiter;
-//! use tollgate::http::{ClientIp, LimitLayer};
+//! use tollgate::layers::{ClientIp, LimitLayer};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])? // your proxies; or `ClientIp::peer()`
@@ -41,7 +40,7 @@
 //! use std::time::Duration;
 //! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 //! use tollgate::KeyedLimiter;
-//! use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+//! use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
 //! use tower::Layer;
 //!
 //! # fn main() -> Result<(), tollgate::ConfigError> {
@@ -100,7 +99,7 @@ pub use body::{LimitBody, PermitBody};
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
 pub use identity::{
-    ClientAddress, FoundKey, HeaderKey, Identifies, Identity, KeyedBy, KeyedByFuture, NoIdentity,
+    ClientAddress, FoundKey, HeaderKey, Identifies, Identity, KeyedBy, KeyedByAsync, NoIdentity,
     NoKey, OrShared,
 };
 pub use layer::LimitLayer;
