@@ -113,12 +113,12 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
     let cheap = Router::new()
         .route("/items", get(items))
         .route_layer(plan.clone());
-    let dear = Router::new()
+    let expensive = Router::new()
         .route("/search", get(search))
         .route_layer(plan)
         .route_layer(searches);
     let app = cheap
-        .merge(dear)
+        .merge(expensive)
         .fallback(async || {
             problem(
                 StatusCode::NOT_FOUND,

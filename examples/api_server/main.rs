@@ -1,13 +1,13 @@
 //! An API server with everything in front of it: a penalty for each address, with its live table; authentication; the limit that the
-//! plan of the user sets; a stricter one for a dear endpoint. Two processes serve it, and share the limits. A load over HTTP shows what
+//! plan of the user sets; a stricter one for an expensive endpoint. Two processes serve it, and share the limits. A load over HTTP shows what
 //! users of each plan get, and an abuser, and checks it.
 //!
 //! ```text
 //! cargo run --example api_server --features sqlite                       # 2 processes, 9 s, limits in a temporary SQLite file
 //! cargo run --example api_server --features sqlite,redis -- --store redis://127.0.0.1/
 //! cargo run --example api_server --features sqlite -- --serve            # to try it by hand: prints what to type
-//! cargo run --example api_server --features sqlite -- --store memory     # each process has limits of its own, so together they exceed
-//! them ```
+//! cargo run --example api_server --features sqlite -- --store memory     # limits of each process alone: together they exceed them
+//! ```
 //!
 //! A minute takes 3 s in the run, and the quotas of the plans are a twentieth; `--minute 60 --run 120` has those of the plans. The exit
 //! code is 0 when the server kept to all that it claims, 1 when it did not, and 2 when something else failed.

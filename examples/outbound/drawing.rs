@@ -13,7 +13,7 @@ use crate::record::{Outcome, Record, Run};
 use common::plot::{self, Area, Chart, GREEN, INK, Line, RED, swatch};
 
 /// The size of the drawing of two runs.
-const SIZE: (u32, u32) = (1_400, 780);
+const SIZE: (u32, u32) = (1_160, 780);
 const BIN: Duration = Duration::from_millis(100);
 /// More bars than this would be narrower than a pixel or two. A longer run has fewer bars, each of several times 100 ms.
 const MAX_BARS: f64 = 500.0;
@@ -69,7 +69,7 @@ fn draw_run(column: &Area<'_>, run: &Run) -> plot::Outcome {
         Human(run.elapsed)
     );
     let areas = column
-        .titled(&result, plot::text(17, INK))?
+        .titled(&result, plot::text(16, INK))?
         .split_evenly((2, 1));
     draw_started(&areas[0], run, options, bin, end)?;
     draw_in_flight(&areas[1], run, options, bin, end)

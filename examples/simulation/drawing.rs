@@ -6,7 +6,7 @@ use plotters::prelude::*;
 
 use crate::{Kind, Options, Row};
 
-const SIZE: (u32, u32) = (1_260, 460);
+const SIZE: (u32, u32) = (960, 420);
 const AMBER: RGBColor = RGBColor(220, 140, 30);
 const STRICT: RGBColor = RGBColor(70, 130, 190);
 /// The least value on the logarithmic scales.
@@ -36,7 +36,7 @@ pub(crate) fn draw(rows: &[Row], options: &Options) -> plot::Outcome {
 }
 
 fn draw_used(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
-    let mut chart = plot::frame(area, "Used of the limit", 44, end(rows), 0.0..130.0)?; // room for the legend
+    let mut chart = plot::frame(area, "Used of the limit", 44, end(rows), 0.0..110.0)?;
     axes(&mut chart, 7, &|percent| {
         if *percent > 100.5 {
             String::new()
@@ -45,7 +45,7 @@ fn draw_used(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
         }
     })?;
     lines(&mut chart, rows, |row| row.used * 100.0, true)?;
-    plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
+    plot::legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
 fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {

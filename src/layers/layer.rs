@@ -342,7 +342,7 @@ impl<L, I> LimitLayer<L, I> {
         ///
         /// let limiter = Limiter::new("100/min")?;
         /// let cheap = LimitLayer::new(limiter.clone());
-        /// let dear = LimitLayer::new(limiter).cost(10); // around other routes
+        /// let expensive = LimitLayer::new(limiter).cost(10); // around other routes
         /// # Ok::<(), tollgate::ConfigError>(())
         /// ```
         pub cost(units: u64) => options.terms.options.cost = units;
