@@ -142,10 +142,7 @@ fn report(error: Option<AcquireError>, start: Instant) {
             retry_after: Some(after),
             ..
         }) => {
-            format!(
-                "no permit within the timeout; a retry can succeed in {}",
-                Human(after)
-            )
+            format!("no permit within the timeout; retry after {}", Human(after))
         }
         Some(error) => error.to_string(),
     };

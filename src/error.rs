@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +194,7 @@ request_error! {
         #[error("the limiter is closed")]
         Closed,
         /// The request must wait, and the queue is full: see [`Overflow::Reject`](crate::Overflow::Reject).
-        #[error("the limiter's queue is full; raise max_queue, or retry later{}", display_retry(*retry_after))]
+        #[error("the limiter's queue is full; raise max_queue, or retry {}", retry_after.map_or_else(|| "later".to_owned(), |after| format!("after {after:?}")))]
         QueueFull {
             /// As in [`AcquireError::TimedOut`], behind the requests that wait.
             retry_after: Option<Duration>,
@@ -213,8 +214,8 @@ request_error! {
         /// The timeout of the request passed, or the wait is known to be longer than the timeout.
         #[error("no permit within the timeout{}", display_retry(*retry_after))]
         TimedOut {
-            /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that
-            /// follow time can tell. `None` if only a release helps. Waiting requests go first: if some give up, a grant is
+            /// The time from now after which a new request of this cost could be granted, as far as the limits that follow
+            /// time can tell. `None` if only a release helps. Waiting requests go first: if some give up, a grant is
             /// possible sooner.
             retry_after: Option<Duration>,
             /// The limiter's decision at that time on a new request of this cost, behind the waiting requests. `None` unless the
@@ -264,7 +265,7 @@ request_error! {
 
 fn display_retry(retry_after: Option<Duration>) -> String {
     retry_after
-        .map(|after| format!("; a retry can succeed in {after:?} at the earliest"))
+        .map(|after| format!("; retry after {after:?}"))
         .unwrap_or_default()
 }
 
@@ -296,8 +297,9 @@ pub struct PriorityError {
 }
 
 impl AcquireError {
-    /// The earliest time, from now, at which a new request could be granted; `None` if that time is unknown, or no request would
-    /// be granted.
+    /// The time from now after which a new request could be granted, behind the requests that wait: earlier if some of them give up.
+    /// `None` if that time is unknown, or no request would be granted. It is `None` for a [store](Self::Store) that does not answer,
+    /// too, although a retry may then succeed.
     ///
     /// ```
     /// use std::time::Duration;
@@ -628,10 +630,36 @@ pub enum ReplyFault {
     },
 }
 
-/// The error of a client library behind a [`StoreError`]: its `source()`. Two causes are equal if they display the same text.
-#[derive(Debug, Clone, Error)]
+/// The error of a client library behind a [`StoreError`]: its `source()`. Two causes are equal if they display the same text. `{:?}`
+/// prints that text with its own sources; `{:#?}` prints the error of the library.
+#[derive(Clone, Error)]
 #[error(transparent)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            self.0.fmt(f)
+        } else {
+            write!(f, "{}", WithSources(&*self.0))
+        }
+    }
+}
+
+/// Prints an error and its sources, each after a colon.
+pub(crate) struct WithSources<'a>(pub(crate) &'a dyn Error);
+
+impl fmt::Display for WithSources<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
 
 impl Cause {
     /// Wraps the error of any library.

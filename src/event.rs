@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::decision::Decision;
-use crate::error::{AcquireError, StoreError};
+use crate::error::{AcquireError, StoreError, WithSources};
 use crate::flow::FlowId;
 use crate::permit_id::PermitId;
 use crate::policy::Policy;
@@ -285,7 +285,9 @@ impl fmt::Display for EventKind {
                 write!(f, "the policy has changed from `{from}` to `{to}`")
             }
             Self::Closed => f.write_str("closed"),
-            Self::StoreDown { error } => write!(f, "the store does not answer: {error}"),
+            Self::StoreDown { error } => {
+                write!(f, "the store does not answer: {}", WithSources(error))
+            }
             Self::StoreUp { down_for } => {
                 write!(f, "the store answers again, after {down_for:?}")
             }
@@ -294,7 +296,7 @@ impl fmt::Display for EventKind {
             }
             Self::TooManyKeys => f.write_str("refused a new key"),
             Self::StreamEnded { error, .. } => {
-                write!(f, "a throttled stream ended early: {error}")
+                write!(f, "a throttled stream ended early: {}", WithSources(error))
             }
             Self::WouldRefuse { status, error, .. } => {
                 write!(f, "would refuse a request with {status}: {error}")

@@ -1,4 +1,5 @@
 //! The guide: a page for each job. Start with [which limit to choose](choosing), or from [the limiter that you know](coming_from).
+//! The sidebar is in alphabetical order; this table is in the order in which to read.
 //!
 //! | page | what it answers |
 //! |---|---|
@@ -7,10 +8,10 @@
 //! | [outbound] | calls to an API, a database or a model; 429s and retries |
 //! | [server] | layers in front of axum, hyper and tonic |
 //! | [replicas] | limits that many processes share, and what happens when the store is down |
-//! | [testing] | tests in which an hour takes no time |
+//! | [testing] | tests with a paused clock, in which an hour takes no time |
 //! | [operating] | events, metrics, alarms, tuning |
-//! | [shutdown] | to close, and to wait for the last permit |
-//! | [calls] | which handle has which call, and why not |
+//! | [shutdown] | closing a limiter, and waiting for the last permit |
+//! | [calls] | which methods each type of limiter has, and what to use where one is missing |
 //! | [coming_from] | governor, tokio's `Semaphore`, leaky-bucket, tower and others: before and after |
 //! | [questions] | what goes wrong, and why |
 

@@ -3,7 +3,7 @@
 //! | you want | use |
 //! |---|---|
 //! | limits in front of a tower service: an axum, hyper or tonic server | [`LimitLayer`] |
-//! | limits for the requests of a client, which also heed the limits of upstreams | [`OutboundLayer`] |
+//! | limits for the requests of a client, which also follow the limits that upstreams report | [`OutboundLayer`] |
 //! | the address of the client, also behind proxies, as the key of a [`KeyedLimiter`](crate::KeyedLimiter) | [`ClientIp`] |
 //! | another key: a header, a token, anything in a request | [`HeaderKey`], any [`Identity`] |
 //! | to report limits in header fields and in the body of a denial | [`RateLimitFields`] |
@@ -14,8 +14,8 @@
 //!
 //! # Quick start
 //!
-//! A server: each client has a hundred requests a minute, and eight at the same time. Further requests are answered with 429, and
-//! every response shows what is left.
+//! A server: each client has a hundred requests a minute on average, and eight at the same time. Further requests are answered with
+//! 429, and every response shows what is left.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -28,24 +28,23 @@
 //!     .peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
 //! let per_client = LimitLayer::new(KeyedLimiter::new("8 concurrent and 100/min")?).by(client_ip);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(per_client);
-//! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()): else each request is answered with 403
+//! // Serve it with `app.into_make_service_with_connect_info::<SocketAddr>()`; otherwise each request is answered with 403.
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A client: at most eight requests to each host at the same time, and none while the host demands a wait. The layer wraps a
+//! A client: at most eight requests to each host at the same time, and none while the host asks to wait. The layer wraps a
 //! hyper client, a reqwest client, or any other tower service:
 //!
 //! ```
 //! use std::time::Duration;
 //! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 //! use tollgate::KeyedLimiter;
-//! use tollgate::layers::{OutboundLayer, UpstreamFamily, UpstreamReader};
+//! use tollgate::layers::OutboundLayer;
 //! use tower::Layer;
 //!
 //! # fn main() -> Result<(), tollgate::ConfigError> {
 //! let per_host = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?)
-//!     .upstream(UpstreamReader::new(UpstreamFamily::GitHub))
 //!     .timeout(Duration::from_secs(30))
 //!     .retry(2);
 //! let client = per_host.layer(Client::builder(TokioExecutor::new()).build_http::<String>());
@@ -57,10 +56,10 @@
 //! # The order of layers
 //!
 //! A request goes through the outermost layer first. If an inner layer refuses a request, the outer ones
-//! [refund](LimitLayer#stacked-layers) it. From the outside in:
+//! [undo its charge](LimitLayer#stacked-layers). From the outside in:
 //!
-//! 1. CORS, if pages of other origins read the fields: this layer exposes them, and answers preflight requests, so that they are
-//!    not counted.
+//! 1. A CORS layer, if browsers on pages of other origins must see the headers: it exposes them, and answers preflight requests, so
+//!    that they are not counted.
 //! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches no other layer,
 //!    and failed logins in inner layers are charged.
 //! 3. The capacity of the server, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may
@@ -74,9 +73,11 @@
 //!
 //! # Further
 //!
-//! Telemetry for operators is in the module `telemetry`, with the features `tracing` and `metrics`. In the repository, `examples/api_server`
-//! has the layers of this order in two processes that share the limits of the users, `examples/reqwest_layer.rs` an [`OutboundLayer`]
-//! around reqwest, and `examples/dashboard` live charts of limiters.
+//! Telemetry for operators is in the module `telemetry`, with the features `tracing` and `metrics`. The repository has these examples:
+//!
+//! - `examples/api_server`: the layers in this order, in two processes that share the limits of the users.
+//! - `examples/reqwest_layer.rs`: an [`OutboundLayer`] around reqwest.
+//! - `examples/dashboard`: live charts of limiters.
 
 mod actual_cost;
 mod admission;

@@ -1,21 +1,21 @@
 //! An async rate limiter and concurrency limiter for tokio.
 //!
-//! A task calls `acquire().await` and gets a [`Permit`], a guard that releases its place on drop. A [`Limiter`] applies a
-//! [`Policy`]: one limit, or several that must all admit a request. There are token buckets, GCRA, fixed and sliding windows,
-//! bounded and adaptive concurrency, and a limiter for each key. When a limit is reached, callers wait in a FIFO queue
-//! (backpressure) or get the time at which to retry. A limiter never exceeds a limit, is cancel-safe, and can reclaim leaked permits.
+//! A task calls `acquire().await` and gets a [`Permit`], a guard that gives its place back when it is dropped. A [`Limiter`] applies a
+//! [`Policy`]: one limit, or several that must all admit a request. The limits are token buckets, throttles, fixed and sliding
+//! windows, penalties, and fixed or adaptive concurrency. A [`KeyedLimiter`] keeps separate limits for each client, and a
+//! [`SharedLimiter`] keeps limits for many processes in Redis or SQL. When a limit is reached, callers wait in a FIFO queue
+//! (backpressure), or are told when to retry.
 //!
 //! ```
-//! use std::time::Duration;
-//! use tollgate::{Limiter, MaxConcurrency, Throttle};
+//! use tollgate::{Limiter, MaxConcurrency, Rate, TokenBucket};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // At most 8 at the same time, and at most 200 a second in bursts of at most 10.
-//! let policy = MaxConcurrency::new(8).and(Throttle::every(Duration::from_millis(5)).burst(10));
+//! // At most 8 at the same time, and 200 a second on average in bursts of at most 10.
+//! let policy = MaxConcurrency::new(8).and(TokenBucket::new(Rate::per_second(200), 10));
 //! let limiter = Limiter::new(policy)?;
 //!
-//! let permit = limiter.acquire().await?; // waits until both limits admit it
+//! let permit = limiter.acquire().await?; // waits until both limits admit one more request
 //! // … call the API …
 //! drop(permit); // the next request may start
 //! # Ok(())
@@ -23,22 +23,31 @@
 //! ```
 //!
 //! The [guide] has a page for each job: choosing a limit, waiting, outbound calls, servers, many replicas, testing, operating,
-//! and [coming from](guide::coming_from) another limiter.
+//! shutting down, and [coming from](guide::coming_from) another limiter.
+//!
+//! # Words
+//!
+//! - A request costs one *unit*, unless it asks for more. Limits count units. While a permit exists, it holds its units of a
+//!   concurrency limit: its *places*.
+//! - A permit that is never dropped has *leaked*. With a TTL, its places are *reclaimed*: taken back by force.
+//! - A request is *denied* if it does not wait and no limit may admit it yet, and *shed* if the queue is full.
+//! - A *key* has limits of its own: a client, a user, a host. A *flow* has none: flows share the limits of one limiter fairly.
 //!
 //! # Which limit to use
 //!
-//! | you want | use | largest burst |
+//! | you want | use | granted at once, at most |
 //! |---|---|---|
-//! | at most n permits at the same time, like a semaphore | [`MaxConcurrency`] | its limit |
-//! | the same, and leaked permits are reclaimed | [`MaxConcurrency::ttl`] | its limit |
+//! | at most n permits at the same time, like a semaphore | [`MaxConcurrency`] | n |
+//! | the same, and leaked permits are reclaimed | [`MaxConcurrency::ttl`] | n |
 //! | an even rate: one grant per interval | [`Throttle`] | one |
-//! | a rate with bursts; exact on average despite timer lateness | [`Throttle::burst`] (GCRA) | the burst |
-//! | the same, as a rate and the size of a bucket | [`TokenBucket`] | the burst |
-//! | a quota per window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
-//! | at most n units in every span of a period | [`SlidingWindow::log`]; above a thousand units [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
-//! | to penalise or ban clients that keep retrying | [`Penalty`] | its threshold |
+//! | a rate with bursts, given as an interval | [`Throttle::burst`] | the burst |
+//! | a rate with bursts, given as a rate and the size of a bucket | [`TokenBucket`] | the burst |
+//! | a quota for each window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
+//! | at most n units in every span of a period | [`SlidingWindow::log`] | n |
+//! | nearly that, in constant memory: for limits above a thousand | [`SlidingWindow::counter`] | usually n, at worst 2n − 1 |
+//! | to penalise or ban clients that keep retrying | [`Penalty`] | the attempts that it tolerates |
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
-//! | several of these together | [`Policy::and`] | that of the tightest limit |
+//! | several of these together | [`Policy::and`] | the smallest of theirs |
 //!
 //! Every function that takes a policy also takes [text](Policy#as-text): `Limiter::new("8 concurrent ttl 30s and 100/min")?`.
 //! `100/min` is a bucket of 100 that refills evenly, so it admits **199 in its first minute**: the full bucket, and the refill of
@@ -50,12 +59,13 @@
 //! |---|---|
 //! | to wait | [`Limiter::acquire`], [`acquire_many`](Limiter::acquire_many) |
 //! | to wait with a priority or a timeout | [`Limiter::request`] |
-//! | not to wait | [`Limiter::try_acquire`]; [`check`](Limiter::check) and [`available`](Limiter::available), which take nothing |
+//! | to be denied instead of waiting | [`Limiter::try_acquire`] |
+//! | to ask, and take nothing | [`Limiter::check`], [`available`](Limiter::available) |
 //! | to run a future under a permit | [`Limiter::run`] |
 //! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |
-//! | a bounded queue, a name | [`Limiter::builder`] |
-//! | to observe waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`]; an [`Observer`] for limiters of all kinds |
+//! | to bound the queue, or to name the limiter for logs | [`Limiter::builder`] |
+//! | to observe waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`]; an [`Observer`] serves many limiters |
 //! | logs and spans, numbers for Prometheus | the module `telemetry`, with the features `tracing` and `metrics` |
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
@@ -63,31 +73,37 @@
 //! | a layer in front of a server | [`layers::LimitLayer`], with the feature `http` |
 //! | a layer around an HTTP client | [`layers::OutboundLayer`], with the feature `http` |
 //!
-//! # Afterwards
+//! # With a permit, and with a limiter in use
 //!
 //! | you want | call |
 //! |---|---|
-//! | to replace an estimated cost by the actual one | [`Permit::settle`]; [`Permit::refund`] if it never started |
+//! | to replace an estimated cost by the actual one | [`Permit::settle`]; [`Permit::refund`] if the work never started |
 //! | to report how the work went, so that a concurrency limit adapts | [`Permit::report`] |
 //! | to replace the policy while requests wait | [`Limiter::set_policy`] |
 //! | to pause all requests | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
 //! | to follow an upstream's response (429, `Retry-After`, `RateLimit`) | [`Limiter::apply_upstream_signal`] |
-//! | to charge a key, or to refund it | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
+//! | to charge a key, to give units back to it, or to forget its usage | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
 //! | to shut down | [`Limiter::close`], [`drained`](Limiter::drained) |
 //!
 //! # How it works
 //!
-//! A limiter is a manager with three channels:
+//! A limiter has no background task. It is a *manager*: a struct behind a lock, with a queue and a *gate*, which is the policy with
+//! its state. The task that calls the limiter performs the manager's step itself, under the lock, so a step costs no message and no
+//! task switch. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which contains the time at which to
+//! decide again.
 //!
-//! | channel | carries | lives in |
+//! While no request waits, a policy of one [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided without
+//! the lock, by one compare-and-swap on an atomic integer, the *word*.
+//!
+//! Requests and permits go through three channels:
+//!
+//! | channel | carries | is |
 //! |---|---|---|
-//! | **in** | requests that must wait | the queue, under the manager's lock: a line for each priority |
-//! | **out** | the answer to each waiting request | a slot of the request's own; a place is taken out without the lock |
-//! | **release** | places that come back | the atomic word; while requests wait, the caller that releases takes the lock and serves the front of the queue |
+//! | **in** | requests that must wait | the queue, under the lock, with a FIFO for each priority |
+//! | **out** | the answer to a request that waits | a slot for each waiting request. The request reads a granted permit from it without the lock |
+//! | **release** | places that come back | the word; while requests wait, a release takes the lock instead and serves the front of the queue |
 //!
-//! A channel is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so a step
-//! costs no message and no task switch. Releasing never waits, because `Drop` cannot. While no request waits, a policy of one
-//! [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided in one atomic word, without the lock.
+//! A release never awaits, because `Drop` cannot; at most it takes the lock for a short step.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit
@@ -99,52 +115,51 @@
 //!                               └── driver: one task, one timer: next grant, next reclaim, next timeout
 //! ```
 //!
-//! The gate is a policy with its state. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which
-//! contains the time at which to decide again. If a request need not wait, its caller decides it at once. The manager decides
-//! again only for the front of the queue, so one timer serves all waiters. When time passes without a call, the *driver* acts: a
-//! task that the first waiting request starts in its own runtime.
+//! Only the front of the queue is decided again, so one timer serves all waiting requests. When time passes without a call, the
+//! *driver* acts: a task that the first waiting request starts in its own runtime.
 //!
-//! An idle key of a [`KeyedLimiter`] is only the state of its gate: a word or two for each limit. A key with waiting requests has
-//! its own manager, and one driver serves all these managers.
+//! An idle key of a [`KeyedLimiter`] is stored as the state of its limits, a word or two for each. A key with waiting requests or
+//! with permits that hold places has its own manager. One driver serves all these managers.
 //!
 //! # Guarantees
 //!
-//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows. While the store of a [`SharedLimiter`] is
-//!    down, [`OnStoreDown`](store::OnStoreDown) may allow more, by choice.
+//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows, under contention, cancelled futures,
+//!    clock changes and reclaimed permits. A [`SharedLimiter`] keeps this as long as its store loses no data. You choose what happens
+//!    while the store does not answer: [`OnStoreDown::Allow`](store::OnStoreDown::Allow) and
+//!    [`Local`](store::OnStoreDown::Local) may exceed the limit; `Error`, the default, and `Deny` do not.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
-//! 3. **FIFO-fair**: within a process and a priority, requests are granted in order of arrival, or as their
-//!    [flows](PermitRequest::flow) share by weight. A new request never overtakes a waiting one of its own flow, and small requests do
-//!    not starve a large one.
-//! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
-//! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
-//! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
-//!    wakes. (The timer for a permit that was released before its TTL may fire once.) A queue of any length needs one timer. A
-//!    grant takes two polls, or three if a pause, a timeout or a new policy makes a timer necessary while the request waits.
-//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen.
+//! 3. **FIFO-fair**: requests of one process and one priority are granted in order of arrival. If they are assigned to
+//!    [flows](PermitRequest::flow), the flows share by weight, and the order holds within each flow. A new request never overtakes
+//!    a waiting one of its own flow, and small requests do not starve a large one.
+//! 4. **All or none**: when one limit of a policy denies a request, the others are not charged. The denial names the limit.
+//! 5. **Leaked permits are reclaimed** once and on time, if the policy has a TTL. The late drop, renewal or settling of a reclaimed
+//!    permit changes nothing. By default there is no TTL, and a leaked permit is never reclaimed.
+//! 6. **No idle timers**: while no request waits and no permit with a TTL is out, no timer runs, except that the timer for a permit
+//!    that was released before its TTL may still fire once. One timer serves a queue of any length. A request that waits is polled
+//!    twice, or three times if a pause, a timeout or a new policy makes a timer necessary meanwhile.
+//! 7. **Exact times**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen.
 //!    A [`retry_after`](Decision::retry_after) is exact: a retry one nanosecond earlier is denied, and a retry at that time is
-//!    granted if no other request comes first. (With more than 64 waiting requests it is a [lower
+//!    granted if no other request comes first. (Behind more than 64 waiting requests it is a [lower
 //!    bound](#limits-of-the-guarantees).)
-//! 8. **Independent of a runtime**: a limiter in a `static` outlives the runtime that first waited on it.
-//! 9. **Bad input is a typed error** that contains the value; never a panic, never an endless wait.
+//! 8. **Not tied to one runtime**: a limiter in a `static` keeps working after the tokio runtime that first waited on it has ended.
+//! 9. **Bad input is a typed error** that contains the value; never a panic, and never a wait for what cannot come.
 //!
 //! # Limits of the guarantees
 //!
 //! - **A permit must be bound to a name.** `let _ = limiter.acquire().await?` releases it at once.
-//! - **A grant counts before it is polled.** A future that is kept but no longer polled may have been granted a permit, for which
-//!   other requests then wait: see [`Acquire`]. With a TTL the permit is reclaimed.
+//! - **A waiting future can get its permit before you poll it again.** If you keep the future and do not poll it, it holds a permit
+//!   that other requests wait for: see [`Acquire`]. Drop such a future. With a TTL the permit is reclaimed.
 //! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. With a burst of
-//!   about 10 ms' worth of grants it keeps its rate exactly, also at intervals of a few milliseconds or less. Where no burst is
-//!   allowed, use [`LimiterBuilder::precise_timer`].
-//! - **A cost counts in every limit of a policy**, unless a limit [counts](Counts) something else. `8 concurrent and 100000/min`
-//!   admits no cost above 8; `8 concurrent per request and 100000 tokens/min` does.
-//! - **`retry_after` while others wait**: the waiting requests go first, and the value includes their wait. It is exact for up to
-//!   64 waiting requests, if none of them gives up. With more it is a lower bound: a retry at that time may be denied. It is
-//!   `None` when only a release helps, because the time of a release is unknown. See [`Decision::retry_after`].
-//! - **A change between kinds resets usage.** Usage of a rate, a window or a penalty cannot be carried over to a
-//!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a full
-//!   budget each time.
-//! - **Time stops after 580 years.** A process counts time in 64-bit nanoseconds, and time stands still when the count reaches
-//!   its maximum.
+//!   what it grants in 10 ms (10 for a rate of 1,000 a second) it keeps its rate exactly. Where no burst is allowed, use
+//!   [`LimiterBuilder::precise_timer`].
+//! - **A cost counts in every limit of a policy**, unless a limit [counts](Counts) something else. A request of 1,200 tokens is
+//!   above what `8 concurrent and 100000/min` can ever admit; write `8 concurrent per request and 100000 tokens/min`.
+//! - **`retry_after` while others wait**: the waiting requests go first, and the time includes their wait. It is exact for up to
+//!   64 waiting requests, if none of them gives up. Behind more it is a lower bound: a retry at that time may be denied.
+//!   `retry_after` is `None` when only a release helps, because the time of a release is unknown. See [`Decision::retry_after`].
+//! - **Replacing a rate by a concurrency limit, or the reverse, resets usage**, which cannot be carried over between the two. A key
+//!   that [`tiers`](KeyedLimiterBuilder::tiers) moves back and forth between two such policies gets a full budget each time.
+//! - **Time is counted in 64-bit nanoseconds**, which last 580 years; then it stands still.
 //!
 //! # Cargo features
 //!
@@ -152,12 +167,11 @@
 //!
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it. [`LimiterSnapshot`],
 //!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
-//! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
-//!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
+//! - `quanta`: the option `fast_clock()` of [`LimiterBuilder`] and [`KeyedLimiterBuilder`] reads the time of decisions from the
+//!   processor's time stamp counter, in half the time of tokio's clock. A clock that a test pauses or advances has no effect on it.
 //! - `http`: the module [`layers`]: layers around services and clients; the identity of a client, also behind proxies; the
 //!   header fields of rate limits, for servers and clients.
-//! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It depends on the
-//!   crate `redis` with few of its features.
+//! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis, Valkey or Redis Cluster.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
 //! - `postgres`: `PostgresStore`, a store in PostgreSQL.
 //! - `sqlite`: `SqliteStore`, a store in a file. The feature compiles SQLite, and needs a C compiler.
@@ -165,11 +179,11 @@
 //! - `metrics`: `MetricsObserver` and `MetricsReporter` in the module `telemetry`: counters, gauges and a histogram of waits for
 //!   the crate `metrics`, with bounded labels.
 //! - `conformance`: [tests](store::Store#a-store-of-your-own) for a store of your own, in the module `store::conformance`.
-//! - `redis-tls`, `postgres-tls`, `mysql-tls`: TLS for these stores, which their URLs ask for (`rediss://`, `sslmode=require`,
+//! - `redis-tls`, `postgres-tls`, `mysql-tls`: TLS, when the URL of the store asks for it (`rediss://`, `sslmode=require`,
 //!   `require_ssl=true`). The server's certificate and its host name are always checked, by rustls, with the certificates of the
 //!   system or given ones (`root_certificates`). The features compile ring, and need a C compiler.
-//! - `reqwest`: `OutboundLayer::reqwest`, a layer around a client of reqwest, whose other features its users choose.
-//! - `full`: all features but `conformance`, `reqwest` and those of TLS.
+//! - `reqwest`: `OutboundLayer::reqwest`, a layer around a `reqwest::Client`. It turns no feature of reqwest on.
+//! - `full`: all features except `conformance`, `reqwest` and those of TLS.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

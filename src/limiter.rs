@@ -611,7 +611,7 @@ impl Limiter {
         self.manager.close(false);
     }
 
-    /// Whether [`Limiter::close`] was called on this handle or on a clone. See [`Limiter::drained`] for an example.
+    /// Whether [`Limiter::close`] or [`Limiter::close_to_new`] was called on this handle or on a clone. See [`Limiter::drained`] for an example.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.manager.is_closed()

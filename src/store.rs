@@ -1,19 +1,19 @@
-//! Stores, in which many processes share their limits.
+//! Stores, in which processes share their limits.
 //!
-//! A [`Store`] carries out [calls](Call), each as one atomic step for one key, and answers with a [`Reply`]. The calls of a
+//! A [`Store`] executes each [`Call`] as one atomic step on the state of one key, and answers with a [`Reply`]. The calls of a
 //! limiter, and its handling of the replies, are the same for every store.
 //!
 //! | store | where the limits are | feature |
 //! |---|---|---|
-//! | [`MemoryStore`] | in this process | |
+//! | [`MemoryStore`] | in this process, for tests | |
 //! | `MysqlStore` | in MariaDB or MySQL | `mysql` |
 //! | `PostgresStore` | in PostgreSQL | `postgres` |
-//! | `RedisStore` | in Redis or Valkey | `redis` |
+//! | `RedisStore` | in Redis, Valkey or Redis Cluster | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 //! | [your own](Store#a-store-of-your-own) | in any engine that keeps bytes | |
 //!
 //! [`faults`] says what callers see when a store or the network to it fails, and what may be lost. [`SharedLimiter`] says which
-//! [settings of a server](crate::SharedLimiter#settings-of-the-server) matter.
+//! [settings of Redis and of the databases](crate::SharedLimiter#settings-of-the-server) matter.
 //!
 //! [`SharedLimiter`]: crate::SharedLimiter
 

@@ -245,7 +245,7 @@ fn calls(type_name: &str) -> BTreeSet<&'static str> {
 #[test]
 fn every_call_is_in_the_tables_of_the_guide_or_has_a_reason() {
     let page = include_str!("guide/calls.md");
-    let (handles, requests) = page.split_once("# The calls of a request").unwrap();
+    let (handles, requests) = page.split_once("# The methods of a request").unwrap();
     for (part, types) in [(handles, HANDLES), (requests, REQUESTS)] {
         let of_types = types.map(calls);
         assert!(of_types.iter().all(|calls| calls.contains("acquire")));

@@ -127,7 +127,7 @@ impl Refusal {
         }
     }
 
-    /// The time from now after which a retry can succeed at the earliest, behind the requests that wait; `None` if it is unknown.
+    /// The time from now after which a retry can succeed, behind the requests that wait; `None` if it is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -1,6 +1,6 @@
 //! A store in an SQLite file, for the processes of one host.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,8 @@ const SCHEMA: &str = include_str!("sqlite.sql");
 ///
 /// Each store has a thread of its own with one connection. The thread carries out the calls in order; waiting calls share a
 /// transaction. Processes take turns by the file's lock (`BEGIN IMMEDIATE`, in WAL mode). The file must be on a local disk:
-/// network file systems do not lock reliably. The clock is the host's.
+/// network file systems do not lock reliably. The clock is the host's. If the file is removed or replaced, each process opens the
+/// new one at its next call, so the limits begin anew for all of them (on Unix; elsewhere an open file cannot be removed).
 ///
 /// Waiters in this process are notified of released places; waiters in other processes poll.
 ///
@@ -109,7 +110,9 @@ impl SqliteStoreOptions {
         pub synchronous(synchronous: SqliteSynchronous) => synchronous = synchronous;
 
         /// How long a transaction waits for transactions of other processes, in whole milliseconds, up to 24 days. A call that
-        /// would wait longer fails with [`StoreError::Unreachable`].
+        /// would wait longer fails with [`StoreError::Unreachable`], whose source says that the database is locked. With a time above
+        /// the [deadline](crate::SharedLimiterBuilder::deadline) of the limiter, a request fails earlier, with
+        /// [`StoreError::Unanswered`], which does not say why.
         pub busy_timeout(busy_timeout: Duration) => busy_timeout = busy_timeout;
 
         /// Whether missing tables are created. Otherwise [`SqliteStore::schema`] must have been run.
@@ -120,11 +123,11 @@ impl SqliteStoreOptions {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the file cannot be opened, [`StoreError::Refused`] if it cannot be written or has no
-    /// tables, [`StoreError::Damaged`] if it is not a database, and [`StoreError::NewerSchema`].
+    /// [`StoreError::Unreachable`] if the file cannot be opened, [`StoreError::Refused`] if it cannot be written, has no tables or
+    /// is not a database, and [`StoreError::NewerSchema`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         let name = path.as_ref().display().to_string();
-        let worker = Worker::open(path.as_ref(), &self)?;
+        let worker = Worker::open(path.as_ref(), self)?;
         let (jobs, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tollgate-sqlite".to_owned());
         let spawned = thread.spawn(move || worker.run(&receiver));
@@ -276,19 +279,23 @@ enum JobStage<'a> {
 
 struct Worker {
     store: String,
+    path: PathBuf,
+    options: SqliteStoreOptions,
     connection: Connection,
+    /// The file that the connection has open.
+    file: Option<FileId>,
     /// Jobs since the last purge.
     jobs: usize,
 }
 
 impl Worker {
-    fn open(path: &Path, options: &SqliteStoreOptions) -> Result<Self, StoreError> {
+    fn open(path: &Path, options: SqliteStoreOptions) -> Result<Self, StoreError> {
         let store = path.display().to_string();
         let failed = |error| not_done(&store, error);
         let until = Instant::now() + options.busy_timeout;
         // The change to WAL needs a connection to be the only one, and SQLite does not always wait for that.
         let mut connection = loop {
-            match connect(path, options) {
+            match connect(path, &options) {
                 Err(error) if is_busy(&error) && Instant::now() < until => {
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -307,9 +314,20 @@ impl Worker {
         }
         Ok(Self {
             store,
+            path: path.to_owned(),
+            options,
             connection,
+            file: file_id(path),
             jobs: 0,
         })
+    }
+
+    /// Opens the file again if it was removed or replaced. A process that kept the old file would have limits of its own.
+    fn follow_file(&mut self) -> Result<(), StoreError> {
+        if self.file.is_some() && file_id(&self.path) != self.file {
+            *self = Self::open(&self.path, self.options.clone())?;
+        }
+        Ok(())
     }
 
     /// Runs jobs until all senders are gone.
@@ -323,6 +341,9 @@ impl Worker {
 
     /// Carries out jobs in one transaction. If that fails because of one job, each job is tried alone.
     fn carry_out(&mut self, mut jobs: Vec<Job>) {
+        if let Err(error) = self.follow_file() {
+            return end(jobs, &Err(error));
+        }
         let mut commits = false;
         let ended = self.steps(&mut jobs).and_then(|transaction| {
             commits = true;
@@ -340,9 +361,7 @@ impl Worker {
             }
             Err(error) => Err(not_done(&self.store, error)),
         };
-        for mut job in jobs {
-            job(JobStage::End(ended.clone())).ok();
-        }
+        end(jobs, &ended);
     }
 
     /// Does the jobs in a transaction, and at intervals a purge.
@@ -361,6 +380,30 @@ impl Worker {
         }
         Ok(transaction)
     }
+}
+
+fn end(jobs: Vec<Job>, ended: &Result<(), StoreError>) {
+    for mut job in jobs {
+        job(JobStage::End(ended.clone())).ok();
+    }
+}
+
+/// The device and the inode of a file.
+type FileId = (u64, u64);
+
+/// `None` for a database in memory.
+#[cfg(unix)]
+fn file_id(path: &Path) -> Option<FileId> {
+    use std::os::unix::fs::MetadataExt;
+
+    let file = path.metadata().ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// `None`: an open file cannot be removed.
+#[cfg(not(unix))]
+fn file_id(_: &Path) -> Option<FileId> {
+    None
 }
 
 fn connect(path: &Path, options: &SqliteStoreOptions) -> rusqlite::Result<Connection> {
@@ -477,9 +520,6 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 /// The error of a transaction that was not carried out.
 fn not_done(store: &str, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            StoreError::damaged(store, "the file")
-        }
         Some(
             ErrorCode::CannotOpen
             | ErrorCode::DatabaseBusy

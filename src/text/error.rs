@@ -1,5 +1,6 @@
 //! The error of a text that is not a policy, limit or rate.
 
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -50,7 +51,9 @@ const SYNONYMS: [(&str, &str); 12] = [
 ///                              ^^^^^"
 /// );
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+///
+/// `{:?}` prints the same, since that is what a `main` that returns the error shows; `{:#?}` prints the fields.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("{}", message(text, at, kind))]
 #[non_exhaustive]
 pub struct ParseError {
@@ -60,6 +63,20 @@ pub struct ParseError {
     pub at: Range<usize>,
     /// What is wrong with these bytes.
     pub kind: ParseErrorKind,
+}
+
+impl fmt::Debug for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        let Self { text, at, kind } = self;
+        f.debug_struct("ParseError")
+            .field("text", text)
+            .field("at", at)
+            .field("kind", kind)
+            .finish()
+    }
 }
 
 impl ParseError {

@@ -422,7 +422,7 @@ fn error_messages_name_the_limit_and_what_to_do() {
     };
     assert_eq!(
         late.to_string(),
-        "no permit within the timeout; a retry can succeed in 20ms at the earliest"
+        "no permit within the timeout; retry after 20ms"
     );
 }
 

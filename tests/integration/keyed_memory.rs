@@ -118,7 +118,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
         (places().ttl(HOUR).adapt(Adapt::gradient()).into(), 873, 958),
         (
             Policy::from(places().ttl(HOUR)).and(Throttle::every(HOUR)),
-            858,
+            870,
             943,
         ),
         (

@@ -414,7 +414,7 @@ async fn an_event_prints_as_a_line_for_people() {
             "plain: the permit ID was released after it was reclaimed",
             "plain: resumed",
             "plain: shed: queue_full",
-            "test: the store does not answer: the store faulty refuses the call",
+            "test: the store does not answer: the store faulty refuses the call: read only",
             "test: the store answers again, after 1ms",
             "plain: a throttled stream ended early: the limiter is closed",
             "plain: timed out after 10ms",

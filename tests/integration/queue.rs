@@ -790,7 +790,7 @@ async fn a_full_queue_says_when_to_retry() {
         (error.retry_after(), error.to_string().as_str()),
         (
             Some(ms(300)),
-            "the limiter's queue is full; raise max_queue, or retry later; a retry can succeed in 300ms at the earliest"
+            "the limiter's queue is full; raise max_queue, or retry after 300ms"
         )
     );
     let urgent = limiter

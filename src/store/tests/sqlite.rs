@@ -125,7 +125,7 @@ async fn a_fault_of_the_file_is_a_typed_error() {
     .unwrap();
     assert!(matches!(
         SqliteStore::open(folder.path().join("text")),
-        Err(StoreError::Damaged { .. })
+        Err(StoreError::Refused { .. })
     ));
     let without_tables = SqliteStoreOptions::new().create_tables(false);
     assert!(matches!(
@@ -170,6 +170,38 @@ async fn a_file_that_is_locked_for_too_long_is_unreachable() {
     assert!(matches!(waits.await, Err(StoreError::Unreachable { .. })));
     other.execute_batch("ROLLBACK").unwrap();
     store.call(call).await.unwrap();
+}
+
+/// Stores that kept the removed file would grant its limits beside those of the new one.
+#[cfg(unix)]
+#[tokio::test]
+async fn stores_follow_a_file_that_was_removed_or_replaced() {
+    let folder = tempdir().unwrap();
+    let old = SqliteStore::open(file(&folder)).unwrap();
+    assert_eq!(take(&old, "10/h", 7).await, 7);
+    let remove = || {
+        for name in ["limits.db", "limits.db-wal", "limits.db-shm"] {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+    };
+    remove();
+    let new = SqliteStore::open(file(&folder)).unwrap();
+    assert_eq!(take(&new, "10/h", 6).await, 6);
+    assert_eq!(take(&old, "10/h", 7).await, 4);
+    drop(new);
+
+    remove();
+    std::fs::write(file(&folder), "no database\n".repeat(100)).unwrap();
+    let error = old.call(call(&"api".into(), "10/h", 1)).await.unwrap_err();
+    assert!(
+        matches!(error, StoreError::Refused { .. }) && error.is_down(),
+        "{error:?}"
+    );
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    let error = old.call(call(&"api".into(), "10/h", 1)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+    std::fs::create_dir(folder.path()).unwrap();
+    assert_eq!(take(&old, "10/h", 12).await, 10);
 }
 
 /// Without the store's own purge, keys that are not used again would stay for ever.
