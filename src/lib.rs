@@ -4,7 +4,7 @@
 //! [`Policy`]: one limit, or several that must all admit a request. The limits are token buckets, throttles, fixed and sliding
 //! windows, penalties, and fixed or adaptive concurrency. A [`KeyedLimiter`] keeps separate limits for each client, and a
 //! [`SharedLimiter`] keeps limits for many processes in Redis or SQL. When a limit is reached, callers wait in a FIFO queue
-//! (backpressure), or are told when to retry.
+//! (backpressure), or are denied and told when to retry.
 //!
 //! ```
 //! use tollgate::{Limiter, MaxConcurrency, Rate, TokenBucket};
@@ -17,7 +17,7 @@
 //!
 //! let permit = limiter.acquire().await?; // waits until both limits admit one more request
 //! // … call the API …
-//! drop(permit); // the next request may start
+//! drop(permit); // gives its place back
 //! # Ok(())
 //! # }
 //! ```
@@ -27,31 +27,34 @@
 //!
 //! # Words
 //!
-//! - A request costs one *unit*, unless it asks for more. Limits count units. While a permit exists, it holds its units of a
-//!   concurrency limit: its *places*.
-//! - A permit that is never dropped has *leaked*. With a TTL, its places are *reclaimed*: taken back by force.
-//! - A request is *denied* if it does not wait and no limit may admit it yet, and *shed* if the queue is full.
-//! - A *key* has limits of its own: a client, a user, a host. A *flow* has none: flows share the limits of one limiter fairly.
+//! - A request costs one *unit*, unless it asks for more. Limits count units. The units that a permit takes from a concurrency
+//!   limit stay taken while it exists: they are its *places*.
+//! - A permit that is held for longer than its TTL without being renewed counts as *leaked*, and its places are *reclaimed*: given
+//!   to others, even if its holder still works. Without a TTL nothing is reclaimed.
+//! - A request that does not wait is *denied* if at least one limit cannot admit it yet. A request is *shed* if the queue is full:
+//!   it is refused, or dropped from the queue.
+//! - A *key*, such as a client, a user or a host, has limits of its own. A *flow* has none: flows share the limits of one limiter
+//!   fairly.
 //!
 //! # Which limit to use
 //!
-//! | you want | use | granted at once, at most |
+//! | you want | use | largest burst |
 //! |---|---|---|
 //! | at most n permits at the same time, like a semaphore | [`MaxConcurrency`] | n |
 //! | the same, and leaked permits are reclaimed | [`MaxConcurrency::ttl`] | n |
 //! | an even rate: one grant per interval | [`Throttle`] | one |
-//! | a rate with bursts, given as an interval | [`Throttle::burst`] | the burst |
-//! | a rate with bursts, given as a rate and the size of a bucket | [`TokenBucket`] | the burst |
-//! | a quota for each window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
+//! | a rate with bursts, as one each 100 ms | [`Throttle::burst`] | the burst |
+//! | a rate with bursts, as 10 a second and the size of a bucket | [`TokenBucket`] | the burst |
+//! | a quota per window, the way most APIs count | [`FixedWindow`] | twice the limit, around a boundary |
 //! | at most n units in every span of a period | [`SlidingWindow::log`] | n |
-//! | nearly that, in constant memory: for limits above a thousand | [`SlidingWindow::counter`] | usually n, at worst 2n − 1 |
+//! | nearly that, in constant memory: for limits above a thousand | [`SlidingWindow::counter`] | at worst 2n − 1, usually about n |
 //! | to penalise or ban clients that keep retrying | [`Penalty`] | the attempts that it tolerates |
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
-//! | several of these together | [`Policy::and`] | the smallest of theirs |
+//! | several of these together | [`Policy::and`] | the smallest of their bursts |
 //!
 //! Every function that takes a policy also takes [text](Policy#as-text): `Limiter::new("8 concurrent ttl 30s and 100/min")?`.
-//! `100/min` is a bucket of 100 that refills evenly, so it admits **199 in its first minute**: the full bucket, and the refill of
-//! that minute. If 100 in any minute is a hard quota, write `sliding log 100/min`.
+//! `100/min` is a bucket of 100 that refills evenly, so it admits **199 in its first minute**: the full bucket, and 99 units of refill;
+//! the hundredth comes as the second minute begins. If 100 in any minute is a hard quota, write `sliding log 100/min`.
 //!
 //! # How to request a permit
 //!
@@ -73,7 +76,7 @@
 //! | a layer in front of a server | [`layers::LimitLayer`], with the feature `http` |
 //! | a layer around an HTTP client | [`layers::OutboundLayer`], with the feature `http` |
 //!
-//! # With a permit, and with a limiter in use
+//! # After the grant, and at run time
 //!
 //! | you want | call |
 //! |---|---|
@@ -83,27 +86,27 @@
 //! | to pause all requests | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
 //! | to follow an upstream's response (429, `Retry-After`, `RateLimit`) | [`Limiter::apply_upstream_signal`] |
 //! | to charge a key, to give units back to it, or to forget its usage | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
-//! | to shut down | [`Limiter::close`], [`drained`](Limiter::drained) |
+//! | to shut down | [`Limiter::close_to_new`], then [`drained`](Limiter::drained); [`close`](Limiter::close) refuses waiting requests, too |
 //!
 //! # How it works
 //!
-//! A limiter has no background task. It is a *manager*: a struct behind a lock, with a queue and a *gate*, which is the policy with
-//! its state. The task that calls the limiter performs the manager's step itself, under the lock, so a step costs no message and no
-//! task switch. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which contains the time at which to
+//! No background task runs a limiter. It is a *manager*: a struct behind a lock, with a queue and a *gate*, which is the policy with
+//! its state. The task that calls the limiter makes the decision itself, under the lock, so a decision costs no message and no task
+//! switch. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which contains the time at which to
 //! decide again.
 //!
 //! While no request waits, a policy of one [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided without
-//! the lock, by one compare-and-swap on an atomic integer, the *word*.
+//! the lock, by one compare-and-swap on an atomic integer.
 //!
-//! Requests and permits go through three channels:
+//! Requests and permits take three paths, the *channels* of the manager:
 //!
-//! | channel | carries | is |
+//! | channel | carries | implemented as |
 //! |---|---|---|
 //! | **in** | requests that must wait | the queue, under the lock, with a FIFO for each priority |
 //! | **out** | the answer to a request that waits | a slot for each waiting request. The request reads a granted permit from it without the lock |
-//! | **release** | places that come back | the word; while requests wait, a release takes the lock instead and serves the front of the queue |
+//! | **release** | places that come back | the atomic integer; while requests wait, a release takes the lock instead and serves the front of the queue |
 //!
-//! A release never awaits, because `Drop` cannot; at most it takes the lock for a short step.
+//! A release never awaits, because `Drop` cannot; at most it takes the lock for a short time.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit
@@ -116,15 +119,15 @@
 //! ```
 //!
 //! Only the front of the queue is decided again, so one timer serves all waiting requests. When time passes without a call, the
-//! *driver* acts: a task that the first waiting request starts in its own runtime.
+//! *driver* acts: a task that is started, in the caller's runtime, when a request has to wait or a permit with a TTL is taken.
 //!
-//! An idle key of a [`KeyedLimiter`] is stored as the state of its limits, a word or two for each. A key with waiting requests or
+//! An idle key of a [`KeyedLimiter`] is stored as the state of its limits, mostly 8 or 16 bytes for each. A key with waiting requests or
 //! with permits that hold places has its own manager. One driver serves all these managers.
 //!
 //! # Guarantees
 //!
-//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows, under contention, cancelled futures,
-//!    clock changes and reclaimed permits. A [`SharedLimiter`] keeps this as long as its store loses no data. You choose what happens
+//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows, even under contention, when futures
+//!    are cancelled, when clocks change, and when permits are reclaimed. A [`SharedLimiter`] keeps this as long as its store loses no data. You choose what happens
 //!    while the store does not answer: [`OnStoreDown::Allow`](store::OnStoreDown::Allow) and
 //!    [`Local`](store::OnStoreDown::Local) may exceed the limit; `Error`, the default, and `Deny` do not.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
@@ -132,25 +135,26 @@
 //!    [flows](PermitRequest::flow), the flows share by weight, and the order holds within each flow. A new request never overtakes
 //!    a waiting one of its own flow, and small requests do not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies a request, the others are not charged. The denial names the limit.
-//! 5. **Leaked permits are reclaimed** once and on time, if the policy has a TTL. The late drop, renewal or settling of a reclaimed
+//! 5. **Leaked permits are reclaimed** exactly once, when their TTL ends, if the policy has a TTL. The late drop, renewal or settling of a reclaimed
 //!    permit changes nothing. By default there is no TTL, and a leaked permit is never reclaimed.
 //! 6. **No idle timers**: while no request waits and no permit with a TTL is out, no timer runs, except that the timer for a permit
 //!    that was released before its TTL may still fire once. One timer serves a queue of any length. A request that waits is polled
-//!    twice, or three times if a pause, a timeout or a new policy makes a timer necessary meanwhile.
+//!    twice; a third time if a pause, a timeout or a new policy calls for a timer while it waits. (While a [`SharedLimiter`] holds
+//!    places in its store, a task renews them.)
 //! 7. **Exact times**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen.
 //!    A [`retry_after`](Decision::retry_after) is exact: a retry one nanosecond earlier is denied, and a retry at that time is
 //!    granted if no other request comes first. (Behind more than 64 waiting requests it is a [lower
 //!    bound](#limits-of-the-guarantees).)
 //! 8. **Not tied to one runtime**: a limiter in a `static` keeps working after the tokio runtime that first waited on it has ended.
-//! 9. **Bad input is a typed error** that contains the value; never a panic, and never a wait for what cannot come.
+//! 9. **Bad input is a typed error** that contains the value; never a panic, and never a wait that cannot end.
 //!
 //! # Limits of the guarantees
 //!
 //! - **A permit must be bound to a name.** `let _ = limiter.acquire().await?` releases it at once.
 //! - **A waiting future can get its permit before you poll it again.** If you keep the future and do not poll it, it holds a permit
 //!   that other requests wait for: see [`Acquire`]. Drop such a future. With a TTL the permit is reclaimed.
-//! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. With a burst of
-//!   what it grants in 10 ms (10 for a rate of 1,000 a second) it keeps its rate exactly. Where no burst is allowed, use
+//! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. With a burst
+//!   worth 10 ms of grants, and of at least 2, it keeps its rate exactly (10, at 1,000 a second). Where no burst is allowed, use
 //!   [`LimiterBuilder::precise_timer`].
 //! - **A cost counts in every limit of a policy**, unless a limit [counts](Counts) something else. A request of 1,200 tokens is
 //!   above what `8 concurrent and 100000/min` can ever admit; write `8 concurrent per request and 100000 tokens/min`.
@@ -167,8 +171,8 @@
 //!
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it. [`LimiterSnapshot`],
 //!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
-//! - `quanta`: the option `fast_clock()` of [`LimiterBuilder`] and [`KeyedLimiterBuilder`] reads the time of decisions from the
-//!   processor's time stamp counter, in half the time of tokio's clock. A clock that a test pauses or advances has no effect on it.
+//! - `quanta`: the option `fast_clock()` of [`LimiterBuilder`] and [`KeyedLimiterBuilder`] takes the time for decisions from the
+//!   processor's time stamp counter, which is read twice as fast as tokio's clock. A clock that a test pauses or advances has no effect on it.
 //! - `http`: the module [`layers`]: layers around services and clients; the identity of a client, also behind proxies; the
 //!   header fields of rate limits, for servers and clients.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis, Valkey or Redis Cluster.

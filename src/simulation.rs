@@ -54,6 +54,7 @@ pub fn run(setting: &Setting, mut tell: impl FnMut(Duration)) -> Result<Outcome,
     let mut simulation = pure::Simulation::new(pure::Setting {
         policy: setting.policy.clone(),
         processes: setting.processes,
+        callers: 4,
         lost: if setting.faults { 20 } else { 0 },
         faults: setting.faults,
         failing: setting.failing,

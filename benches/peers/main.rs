@@ -63,6 +63,7 @@ type Workload = (&'static str, fn() -> Vec<Row>);
 
 const WORKLOADS: &[Workload] = &[
     ("W1", uncontended::plain),
+    ("W1", uncontended::kept),
     ("W2", uncontended::with_ttl),
     ("W3", contended::held_across_a_yield),
     ("W4", decision::one_decision),

@@ -1,7 +1,10 @@
 //! Many processes on one key of a store, in virtual time: a seeded network that delays and loses messages and is cut, processes
 //! that die, clocks that differ. Whatever happens, the limits hold at every instant, and no unit stays lost.
 //!
-//! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`.
+//! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`. `search` tries every order of events.
+
+#[cfg(test)]
+mod search;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -31,15 +34,13 @@ const STORE: &str = "the limits are in a store";
 const DEADLINE: u64 = 500 * MS;
 /// When it begins, by the clock of the store.
 const EPOCH: u64 = 1_700_000_000_000 * MS;
-/// The number of requests that wait in each process at any time.
-const CALLERS: usize = 4;
 /// The TTL of places where the policy has none.
 const LEASE: NonZeroU64 = NonZeroU64::new(30_000 * MS).unwrap();
 
 /// What happens at an instant.
 #[derive(Debug)]
 enum Event {
-    /// The callers of a process send their first requests.
+    /// The callers of a process send their first requests; or one caller sends its only request.
     Start(usize),
     /// A caller of a process gives up.
     Impatience(usize),
@@ -89,6 +90,8 @@ struct Process {
 pub(crate) struct Setting {
     pub(crate) policy: Policy,
     pub(crate) processes: usize,
+    /// The number of requests that wait in each process at any time. If it is 0, there is one request for each [`Event::Start`].
+    pub(crate) callers: usize,
     /// How many of a thousand messages are lost.
     pub(crate) lost: u64,
     /// Whether some processes die, some are cut off for a while, and some callers give up.
@@ -273,6 +276,7 @@ impl Simulation {
         let now = self.moment(index);
         let mut effects = Effects::default();
         match event {
+            Event::Start(_) if self.setting.callers == 0 => self.ask(index, now, &mut effects),
             Event::Start(_) => {}
             Event::Impatience(_) => {
                 self.give_up(index, now, &mut effects);
@@ -352,10 +356,12 @@ impl Simulation {
                     Ok(Err(_)) => {}
                 }
             }
-            if self.processes[index].waiting.len() >= CALLERS {
+            if self.processes[index].waiting.len() >= self.setting.callers {
                 break;
             }
-            self.demand(index, now, &mut effects);
+            while self.processes[index].waiting.len() < self.setting.callers {
+                self.ask(index, now, &mut effects);
+            }
         }
         let process = &mut self.processes[index];
         if let Some(next) = process.schedule.next_wake().known() {
@@ -382,24 +388,22 @@ impl Simulation {
         }
     }
 
-    fn demand(&mut self, index: usize, now: Moment, effects: &mut Effects) {
-        while self.processes[index].waiting.len() < CALLERS {
-            let request = Request {
-                costs: Costs::plain(1),
-                priority: Priority::NORMAL,
-                deadline: Moment::NEVER,
-                caller: Location::caller(),
-                blocking: false,
-            };
-            let process = &mut self.processes[index];
-            match process
-                .schedule
-                .request(now, &request, &mut Some(Waker::noop().clone()), effects)
-            {
-                Ok(Enqueued::Queued(id)) => process.waiting.push(id),
-                Ok(Enqueued::Granted(grant)) => self.hold(index, grant),
-                Err(refused) => panic!("{}", refused.error),
-            }
+    fn ask(&mut self, index: usize, now: Moment, effects: &mut Effects) {
+        let request = Request {
+            costs: Costs::plain(1),
+            priority: Priority::NORMAL,
+            deadline: Moment::NEVER,
+            caller: Location::caller(),
+            blocking: false,
+        };
+        let process = &mut self.processes[index];
+        match process
+            .schedule
+            .request(now, &request, &mut Some(Waker::noop().clone()), effects)
+        {
+            Ok(Enqueued::Queued(id)) => process.waiting.push(id),
+            Ok(Enqueued::Granted(grant)) => self.hold(index, grant),
+            Err(refused) => panic!("{}", refused.error),
         }
     }
 
@@ -586,6 +590,7 @@ mod tests {
             let run = run(Setting {
                 policy,
                 processes: 12,
+                callers: 4,
                 lost: 50,
                 faults: true,
                 failing: false,
@@ -607,6 +612,7 @@ mod tests {
             let run = run(Setting {
                 policy,
                 processes: 100,
+                callers: 4,
                 lost: 0,
                 faults: false,
                 failing: true,
@@ -648,6 +654,7 @@ mod tests {
             let mut run = run(Setting {
                 policy,
                 processes: 12,
+                callers: 4,
                 lost: 20,
                 faults: true,
                 failing: false,
