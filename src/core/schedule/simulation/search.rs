@@ -16,7 +16,9 @@ struct Bounds {
     policy: &'static str,
     /// The requests of each process.
     requests: [usize; 2],
+    /// The most messages that are lost.
     losses: usize,
+    /// The most processes that die.
     deaths: usize,
     /// How often time passes, to the next timer, before the rest happens in order.
     passes: usize,
@@ -33,7 +35,7 @@ enum Choice {
     Die(usize),
 }
 
-/// The state of one path.
+/// The state of one path, and what of the [`Bounds`] is left.
 struct World {
     run: Simulation,
     losses: usize,
@@ -41,10 +43,11 @@ struct World {
     passes: usize,
 }
 
-/// What a search has found to be possible.
+/// How much a search has tried.
 #[derive(Debug, Default)]
 struct Found {
     states: usize,
+    /// Paths to their end, apart from those that met a state that was known.
     paths: usize,
 }
 
@@ -86,11 +89,11 @@ impl World {
 
     /// When this event is due.
     fn due(&self, sequence: u64) -> u64 {
-        let events = self.run.events.iter();
-        let due = events.map(|Reverse(event)| event);
-        due.into_iter()
-            .find(|(_, other)| *other == sequence)
-            .map_or(u64::MAX, |(at, _)| *at)
+        let mut events = self.run.events.iter();
+        let Reverse((at, _)) = events
+            .find(|Reverse((_, other))| *other == sequence)
+            .expect("it is pending");
+        *at
     }
 
     fn choices(&self) -> Vec<Choice> {
@@ -161,18 +164,21 @@ impl World {
 
     /// Removes timers that were set again, and events of dead processes.
     fn forget_what_does_nothing(&mut self) {
-        let Self { run, .. } = self;
-        let wakes: Vec<_> = run.events.iter().map(|Reverse(event)| *event).collect();
-        let due = |sequence| {
-            wakes
-                .iter()
-                .find(|(_, other)| *other == sequence)
-                .map(|(at, _)| *at)
-        };
-        let processes = &run.processes;
-        run.pending.retain(|sequence, event| match event {
+        let Simulation {
+            processes,
+            pending,
+            events,
+            ..
+        } = &mut self.run;
+        pending.retain(|sequence, event| match event {
             Event::Wake(process) => {
-                processes[*process].alive && due(*sequence) == Some(processes[*process].wakes_at)
+                let Process {
+                    alive, wakes_at, ..
+                } = processes[*process];
+                alive
+                    && events
+                        .iter()
+                        .any(|Reverse(due)| *due == (wakes_at, *sequence))
             }
             Event::Start(process)
             | Event::Reply(process, ..)
