@@ -4,7 +4,7 @@
 //! [`Policy`]: one limit, or several that must all admit a request. The limits are token buckets, throttles, fixed and sliding
 //! windows, penalties, and fixed or adaptive concurrency. A [`KeyedLimiter`] keeps separate limits for each client, and a
 //! [`SharedLimiter`] keeps limits for many processes in Redis or SQL. When a limit is reached, callers wait in a FIFO queue
-//! (backpressure), or are denied and told when to retry.
+//! (backpressure), or get a denial that says when to retry.
 //!
 //! ```
 //! use tollgate::{Limiter, MaxConcurrency, Rate, TokenBucket};
@@ -127,16 +127,16 @@
 //! # Guarantees
 //!
 //! 1. **Never over the limit**: at every decision, no limit has granted more than it allows, even under contention, when futures
-//!    are cancelled, when clocks change, and when permits are reclaimed. A [`SharedLimiter`] keeps this as long as its store loses no data. You choose what happens
-//!    while the store does not answer: [`OnStoreDown::Allow`](store::OnStoreDown::Allow) and
+//!    are cancelled, when clocks change, and when permits are reclaimed. A [`SharedLimiter`] keeps this as long as its store loses no
+//!    data. You choose what happens while the store does not answer: [`OnStoreDown::Allow`](store::OnStoreDown::Allow) and
 //!    [`Local`](store::OnStoreDown::Local) may exceed the limit; `Error`, the default, and `Deny` do not.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
 //! 3. **FIFO-fair**: requests of one process and one priority are granted in order of arrival. If they are assigned to
 //!    [flows](PermitRequest::flow), the flows share by weight, and the order holds within each flow. A new request never overtakes
 //!    a waiting one of its own flow, and small requests do not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies a request, the others are not charged. The denial names the limit.
-//! 5. **Leaked permits are reclaimed** exactly once, when their TTL ends, if the policy has a TTL. The late drop, renewal or settling of a reclaimed
-//!    permit changes nothing. By default there is no TTL, and a leaked permit is never reclaimed.
+//! 5. **Leaked permits are reclaimed** exactly once, when their TTL ends, if the policy has a TTL. The late drop, renewal or
+//!    settling of a reclaimed permit changes nothing. By default there is no TTL, and a leaked permit is never reclaimed.
 //! 6. **No idle timers**: while no request waits and no permit with a TTL is out, no timer runs, except that the timer for a permit
 //!    that was released before its TTL may still fire once. One timer serves a queue of any length. A request that waits is polled
 //!    twice; a third time if a pause, a timeout or a new policy calls for a timer while it waits. (While a [`SharedLimiter`] holds
@@ -172,7 +172,8 @@
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it. [`LimiterSnapshot`],
 //!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of [`LimiterBuilder`] and [`KeyedLimiterBuilder`] takes the time for decisions from the
-//!   processor's time stamp counter, which is read twice as fast as tokio's clock. A clock that a test pauses or advances has no effect on it.
+//!   processor's time stamp counter, which is read twice as fast as tokio's clock. A clock that a test pauses or advances has
+//!   no effect on it.
 //! - `http`: the module [`layers`]: layers around services and clients; the identity of a client, also behind proxies; the
 //!   header fields of rate limits, for servers and clients.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis, Valkey or Redis Cluster.

@@ -292,6 +292,12 @@ impl Worker {
     fn open(path: &Path, options: SqliteStoreOptions) -> Result<Self, StoreError> {
         let store = path.display().to_string();
         let failed = |error| not_done(&store, error);
+        // Known before the file is opened: if it is replaced in between, it is opened once more than necessary. The other way round, the
+        // new file would be taken for the one that is open.
+        let file = file_id(path).or_else(|| {
+            Connection::open(path).ok()?; // creates it
+            file_id(path)
+        });
         let until = Instant::now() + options.busy_timeout;
         // The change to WAL needs a connection to be the only one, and SQLite does not always wait for that.
         let mut connection = loop {
@@ -317,7 +323,7 @@ impl Worker {
             path: path.to_owned(),
             options,
             connection,
-            file: file_id(path),
+            file,
             jobs: 0,
         })
     }

@@ -63,6 +63,26 @@ enum Event {
     Freeze(usize),
 }
 
+impl Event {
+    /// The process that it happens to, or whose call it is.
+    fn process(&self) -> usize {
+        match *self {
+            Self::Start(index)
+            | Self::Impatience(index)
+            | Self::Wake(index)
+            | Self::Turn(index, ..)
+            | Self::Arrive(index, ..)
+            | Self::Reply(index, ..)
+            | Self::GiveUp(index, _)
+            | Self::Release(index, _)
+            | Self::Heartbeat(index)
+            | Self::Retry(index)
+            | Self::Die(index)
+            | Self::Freeze(index) => index,
+        }
+    }
+}
+
 /// What a process records of a call that it has sent.
 #[derive(Debug, Clone)]
 enum Sent {
@@ -230,8 +250,8 @@ impl Simulation {
             if at > self.setting.until {
                 break;
             }
-            self.now = at;
-            tell(at);
+            self.now = self.now.max(at); // an event may be late
+            tell(self.now);
             if let Some(event) = self.pending.remove(&sequence) {
                 self.happen(event);
                 self.check();
@@ -249,18 +269,7 @@ impl Simulation {
             }
             _ => {}
         }
-        let index = match &event {
-            Event::Start(index)
-            | Event::Impatience(index)
-            | Event::Wake(index)
-            | Event::Turn(index, ..)
-            | Event::Heartbeat(index) => *index,
-            Event::Reply(index, ..)
-            | Event::GiveUp(index, _)
-            | Event::Retry(index)
-            | Event::Release(index, _) => *index,
-            Event::Arrive(index, ..) | Event::Die(index) | Event::Freeze(index) => *index,
-        };
+        let index = event.process();
         if self.now < self.processes[index].frozen_until {
             let thaws_at = self.processes[index].frozen_until;
             if matches!(event, Event::Wake(_)) {
@@ -268,8 +277,7 @@ impl Simulation {
             }
             return self.at(thaws_at, event);
         }
-        let is_stale =
-            matches!(event, Event::Wake(_)) && self.processes[index].wakes_at != self.now;
+        let is_stale = matches!(event, Event::Wake(_)) && self.processes[index].wakes_at > self.now;
         if !self.processes[index].alive || is_stale {
             return;
         }

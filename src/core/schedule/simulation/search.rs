@@ -1,4 +1,5 @@
-//! Every order of events of two processes and a store: calls, replies, messages of turns, releases, timers, losses and deaths.
+//! Every order of events of two processes and a store: calls, replies, messages of turns, releases, timers, losses and deaths. Any
+//! message may be slow, and any timer late: time may pass to any other timer first.
 //!
 //! The search is depth first. It runs a path of choices to its end, and then goes back to the last choice that it has not tried, by
 //! running the path from the start. A state that it has seen before is not tried again. (States are compared by a hash of 64 bits of
@@ -20,7 +21,7 @@ struct Bounds {
     losses: usize,
     /// The most processes that die.
     deaths: usize,
-    /// How often time passes, to the next timer, before the rest happens in order.
+    /// How often time passes, to any timer, before the rest happens in order.
     passes: usize,
 }
 
@@ -30,7 +31,7 @@ enum Choice {
     Happen(u64),
     /// This message is lost.
     Lose(u64),
-    /// Time passes to the next timer, which fires.
+    /// Time passes to this timer, which fires. Timers that were due before are late.
     Pass(u64),
     Die(usize),
 }
@@ -98,7 +99,7 @@ impl World {
 
     fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
-        let mut timer = None;
+        let mut timers = Vec::new();
         let mut asked = [false; 2];
         for (&sequence, event) in &self.run.pending {
             match event {
@@ -116,21 +117,17 @@ impl World {
                     }
                 }
                 Event::Wake(_) | Event::GiveUp(..) | Event::Heartbeat(_) | Event::Retry(_) => {
-                    let due = (self.due(sequence), sequence);
-                    timer = Some(timer.map_or(due, |timer: (u64, u64)| timer.min(due)));
+                    timers.push(Choice::Pass(sequence));
                 }
                 Event::Impatience(_) | Event::Die(_) | Event::Freeze(_) => unreachable!(),
             }
         }
         let is_over = choices.is_empty() && self.run.processes.iter().all(|p| p.waiting.is_empty());
-        if let Some((_, sequence)) = timer
-            && self.passes > 0
-            && !is_over
-        {
-            choices.push(Choice::Pass(sequence));
+        if self.passes > 0 && !is_over {
+            choices.append(&mut timers);
         }
         if self.deaths > 0 {
-            let alive = (0..2).filter(|index| self.run.processes[*index].alive);
+            let alive = (0..2).filter(|process| self.run.processes[*process].alive);
             choices.extend(alive.map(Choice::Die));
         }
         choices
@@ -170,24 +167,18 @@ impl World {
             events,
             ..
         } = &mut self.run;
-        pending.retain(|sequence, event| match event {
-            Event::Wake(process) => {
-                let Process {
-                    alive, wakes_at, ..
-                } = processes[*process];
-                alive
-                    && events
-                        .iter()
-                        .any(|Reverse(due)| *due == (wakes_at, *sequence))
+        pending.retain(|sequence, event| {
+            let Process {
+                alive, wakes_at, ..
+            } = processes[event.process()];
+            match event {
+                Event::Arrive(..) => true, // it has left its process
+                Event::Wake(_) => {
+                    let is_latest = |due: &Reverse<_>| due.0 == (wakes_at, *sequence);
+                    alive && events.iter().any(is_latest)
+                }
+                _ => alive,
             }
-            Event::Start(process)
-            | Event::Reply(process, ..)
-            | Event::Turn(process, ..)
-            | Event::Release(process, _)
-            | Event::GiveUp(process, _)
-            | Event::Heartbeat(process)
-            | Event::Retry(process) => processes[*process].alive,
-            _ => true,
         });
     }
 
@@ -247,6 +238,38 @@ impl World {
         self.run.setting.until = until;
         self.run.run(|_| {});
     }
+
+    /// No more was granted than the limit admits.
+    fn check(&mut self) {
+        let Self { run, .. } = self;
+        assert!(run.most_places <= 1, "places");
+        if let [.., before, latest] = run.grants[..]
+            && !run.ledger.plan().holds_places()
+        {
+            assert!(latest.abs_diff(before) >= 1_000 * MS, "a rate");
+        }
+    }
+
+    /// Once the rest has happened, every request of a process that lives was granted, and all units come back.
+    fn check_end(&mut self) {
+        self.finish();
+        self.check();
+        let processes = &self.run.processes;
+        let starving = processes
+            .iter()
+            .filter(|process| process.alive && !process.waiting.is_empty());
+        assert_eq!(starving.count(), 0, "a request is never granted");
+        let question = Call::new(
+            Scope {
+                limiter: "simulated".into(),
+                key: Arc::default(),
+            },
+            self.run.setting.policy.clone(),
+            7,
+        );
+        let (reply, _) = self.run.ledger.call(self.run.store_time(), &question);
+        assert_eq!(reply.limits[0].remaining, 1, "a unit is lost");
+    }
 }
 
 fn search(bounds: &Bounds) -> Found {
@@ -283,40 +306,6 @@ fn search(bounds: &Bounds) -> Found {
     found
 }
 
-impl World {
-    /// No more was granted than the limit admits.
-    fn check(&mut self) {
-        let Self { run, .. } = self;
-        assert!(run.most_places <= 1, "places");
-        if let [.., before, latest] = run.grants[..]
-            && !run.ledger.plan().holds_places()
-        {
-            assert!(latest.abs_diff(before) >= 1_000 * MS, "a rate");
-        }
-    }
-
-    /// Once the rest has happened, every request of a process that lives was granted, and all units come back.
-    fn check_end(&mut self) {
-        self.finish();
-        self.check();
-        let processes = &self.run.processes;
-        let starving = processes
-            .iter()
-            .filter(|process| process.alive && !process.waiting.is_empty());
-        assert_eq!(starving.count(), 0, "a request is never granted");
-        let question = Call::new(
-            Scope {
-                limiter: "simulated".into(),
-                key: Arc::default(),
-            },
-            self.run.setting.policy.clone(),
-            7,
-        );
-        let (reply, _) = self.run.ledger.call(self.run.store_time(), &question);
-        assert_eq!(reply.limits[0].remaining, 1, "a unit is lost");
-    }
-}
-
 /// One place: each lease takes the turn of the other process.
 const PLACE: &str = "1 concurrent ttl 400ms";
 /// One unit a second.
@@ -343,6 +332,7 @@ fn places_and_units_are_never_over_none_is_lost_and_nobody_starves() {
         bounds(PLACE, [2, 1], [0, 0, 0]),
         bounds(PLACE, [1, 1], [1, 0, 0]),
         bounds(PLACE, [1, 1], [0, 1, 0]),
+        bounds(PLACE, [1, 1], [0, 0, 1]),
         bounds(RATE, [2, 1], [0, 0, 0]),
         bounds(RATE, [1, 1], [1, 1, 0]),
     ]);
