@@ -129,14 +129,9 @@ impl Progress {
                 }
                 plain_cost = cost;
                 asks = Some(caller);
-                manager.in_channel().acquire(
-                    cost.into(),
-                    caller,
-                    None,
-                    || RequestOptions::new(cost.into(), caller),
-                    waker,
-                    &mut granted,
-                )
+                manager
+                    .in_channel()
+                    .acquire_plain(cost.into(), caller, waker, &mut granted)
             }
             Self::Queued { cost, id } => {
                 plain_cost = cost;

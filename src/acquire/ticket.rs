@@ -122,14 +122,9 @@ impl Ticket {
                 Ok(timeout) if options.costs().needs_lock() => manager
                     .in_channel()
                     .acquire_under_lock(options, timeout, waker, granted),
-                Ok(timeout) => manager.in_channel().acquire(
-                    options.cost,
-                    options.caller,
-                    timeout,
-                    || options.clone(),
-                    waker,
-                    granted,
-                ),
+                Ok(timeout) => manager
+                    .in_channel()
+                    .acquire(options, timeout, waker, granted),
                 Err(error) => Err(error.into()),
             },
             TicketStage::Queued(id) => manager.out_channel().poll(id, options.cost, waker, granted),

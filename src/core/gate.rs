@@ -167,6 +167,7 @@ impl Gate {
     }
 
     /// Sets the fence of the latest grant, because other grants use the same sequence.
+    #[inline(always)]
     pub(crate) fn set_granted(&mut self, fence: u64) {
         self.fence = fence;
     }
@@ -632,14 +633,13 @@ impl Gate {
         Some(())
     }
 
-    /// Passes places on from their holder to a waiter, if all places are in use: then no count changes. Returns the fence of the
-    /// grant.
+    /// The fence of a grant that passes places on from their holder to a waiter, if all places are in use: then no count changes, and
+    /// the caller only [sets the fence](Self::set_granted).
     #[inline(always)]
-    pub(crate) fn pass_on(&mut self) -> Option<u64> {
+    pub(crate) fn passed_on(&self) -> Option<u64> {
         match &self.limits.first().state {
             LimitState::Places(places) if places.in_use == places.limit && self.fits_word => {
-                self.fence += 1;
-                Some(self.fence)
+                Some(self.fence + 1)
             }
             _ => None,
         }

@@ -104,7 +104,7 @@ impl Schedule {
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_wake(&self) -> Moment {
         self.waiters
             .front_ready_at
@@ -259,33 +259,28 @@ impl Schedule {
         Some(gate.admit_plain(now, cost, caller))
     }
 
-    /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
-    /// Takes the `waker` if the request is queued.
+    /// The common case of a wait: other requests wait already and go first, and nothing is due. `None`: call [`Schedule::request`], with
+    /// effects. Takes the `waker` if the request is queued.
     #[inline(always)]
     pub(crate) fn enqueue_behind(
         &mut self,
-        now: Moment,
         request: &Request<'_>,
         waker: &mut Option<Waker>,
     ) -> Option<WaiterId> {
         let Self { waiters, authority } = self;
+        let is_plain = request.costs.details.is_none()
+            && request.deadline == Moment::NEVER
+            && !waiters.options.observed;
         let waits = !waiters.queue.is_empty()
             && !waiters.closed
-            && !waiters.queue.has_flows()
-            && !waiters.queue.would_be_front(request)
-            && request.costs.details.is_none();
-        if waits
-            && authority.admits_behind(request.costs, waiters)
-            && waiters.has_room()
             && waiters.suspension.is_none()
-            && request.deadline == Moment::NEVER
-            && !waiters.options.observed
-            && self.next_wake() > now
-        {
-            let bare_place = self.authority.gate().grants_bare_places();
-            return Some(self.waiters.push(request, waker.take()?, bare_place));
+            && !waiters.queue.has_flows()
+            && !waiters.queue.would_be_front(request);
+        if !is_plain || !waits || !waiters.has_room() {
+            return None;
         }
-        None
+        let bare_place = authority.admits_behind(request.costs, waiters)?;
+        Some(waiters.push(request, waker.take()?, bare_place))
     }
 
     /// Handles a request that can wait. `waker` is taken if the request is queued, and woken when its slot has an answer.

@@ -158,6 +158,7 @@ impl RequestOptions {
     }
 
     /// The request for the queue, with a deadline instead of a timeout; [`Moment::NEVER`] if it has none.
+    #[inline(always)]
     pub(in crate::manager) fn request(&self, deadline: Moment) -> Request<'_> {
         let &Self {
             priority,

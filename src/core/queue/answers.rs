@@ -7,9 +7,9 @@
 //!
 //! # Memory
 //!
-//! The slots come in buckets, each of which makes them sixteen times as many; a bucket is allocated when one of its slots is first
-//! used. They are not freed before the limiter is, because an owner may read its slot at any time. So they are few: a key with one
-//! waiter has none, and a queue of a million, whose hand-offs wait for memory and not for the lock, keeps 8 KiB.
+//! A few slots are there from the start, more and many more are allocated when one of them is first used. They are not freed before
+//! the limiter is, because an owner may read its slot at any time. So they are few: a key with one waiter has none, and a queue of a
+//! million, whose hand-offs wait for memory and not for the lock, keeps 8 KiB.
 //!
 //! # Memory ordering
 //!
@@ -37,43 +37,49 @@ const ASK: u64 = 0;
 /// No request has the slot. No limiter makes enough grants to reach this fence.
 const FREE: u64 = u64::MAX;
 
-const FIRST: usize = 4;
-/// Each bucket makes the slots sixteen times as many.
-const GROWTH_BITS: u32 = 4;
-const BUCKETS: usize = 2;
+/// The numbers of slots that there are from the start, after the first and after the second allocation.
+const FEW: usize = 4;
+const SOME: usize = 64;
+const ALL: usize = 1_024;
 
 /// The number of a slot.
 pub(crate) type Slot = u16;
 
 #[derive(Debug)]
 pub(crate) struct Answers {
-    first: [AtomicU64; FIRST],
-    buckets: [OnceLock<Box<[AtomicU64]>>; BUCKETS],
+    few: [AtomicU64; FEW],
+    more: OnceLock<Box<[AtomicU64; SOME - FEW]>>,
+    many: OnceLock<Box<[AtomicU64; ALL - SOME]>>,
+}
+
+fn free_slots<const LEN: usize>() -> [AtomicU64; LEN] {
+    std::array::from_fn(|_| AtomicU64::new(FREE))
 }
 
 impl Default for Answers {
     fn default() -> Self {
         Self {
-            first: std::array::from_fn(|_| AtomicU64::new(FREE)),
-            buckets: [const { OnceLock::new() }; BUCKETS],
+            few: free_slots(),
+            more: OnceLock::new(),
+            many: OnceLock::new(),
         }
     }
 }
 
 impl Answers {
     /// The number of slots.
-    pub(crate) const CAPACITY: Slot = (FIRST << (GROWTH_BITS * BUCKETS as u32)) as Slot;
+    pub(crate) const CAPACITY: Slot = ALL as Slot;
 
-    /// The word of a slot; `None` if its bucket was never used.
+    /// The word of a slot; `None` if it is not allocated.
     #[inline(always)]
     fn word(&self, slot: Slot) -> Option<&AtomicU64> {
         let slot = usize::from(slot);
-        match self.first.get(slot) {
-            None => {
-                let (bucket, before) = bucket_of(slot);
-                self.buckets.get(bucket)?.get()?.get(slot - before)
-            }
-            first => first,
+        if slot < FEW {
+            self.few.get(slot)
+        } else if slot < SOME {
+            self.more.get()?.get(slot - FEW)
+        } else {
+            self.many.get()?.get(slot - SOME)
         }
     }
 
@@ -98,22 +104,13 @@ impl Answers {
     }
 
     #[cold]
-    fn allocate_bucket_of(&self, slot: Slot) {
-        let (bucket, before) = bucket_of(slot.into());
-        let len = (before << GROWTH_BITS) - before;
-        self.buckets[bucket].get_or_init(|| {
-            std::iter::repeat_with(|| AtomicU64::new(FREE))
-                .take(len)
-                .collect()
-        });
+    fn allocate(&self, slot: Slot) {
+        if usize::from(slot) < SOME {
+            self.more.get_or_init(|| Box::new(free_slots()));
+        } else {
+            self.many.get_or_init(|| Box::new(free_slots()));
+        }
     }
-}
-
-/// The bucket of a slot beyond the first ones, and the number of slots before that bucket.
-#[inline(always)]
-fn bucket_of(slot: usize) -> (usize, usize) {
-    let bucket = (slot / FIRST).ilog2() / GROWTH_BITS;
-    (bucket as usize, FIRST << (GROWTH_BITS * bucket))
 }
 
 /// The slots as the lock's holder gives them out. They are allocated when two requests wait at once: each of a million keys may
@@ -137,7 +134,10 @@ impl Slots {
         if others == 0 && self.answers.is_none() {
             return None;
         }
-        let answers = self.answers.get_or_insert_default();
+        if self.answers.is_none() {
+            self.begin();
+        }
+        let answers = self.answers.as_ref()?;
         let after = |slot| if slot + 1 < self.used { slot + 1 } else { 0 };
         let mut slot = self.oldest;
         for _ in 0..TRIES.min(self.used) {
@@ -151,6 +151,11 @@ impl Slots {
         self.claim_unused()
     }
 
+    #[cold]
+    fn begin(&mut self) {
+        self.answers.get_or_insert_default();
+    }
+
     #[inline(never)]
     fn claim_unused(&mut self) -> Option<Slot> {
         let (slot, answers) = (self.used, self.answers.as_ref()?);
@@ -158,7 +163,7 @@ impl Slots {
             return None;
         }
         if answers.word(slot).is_none() {
-            answers.allocate_bucket_of(slot);
+            answers.allocate(slot);
         }
         self.used += 1;
         answers.claim(slot).then_some(slot)

@@ -46,7 +46,7 @@ impl UntakenAnswers {
     }
 
     #[inline(always)]
-    pub(super) fn grant(&mut self, id: WaiterId, grant: Grant) {
+    pub(crate) fn grant(&mut self, id: WaiterId, grant: Grant) {
         match id.slot() {
             Some(slot) if grant == Grant::of_place(grant.fence) => {
                 self.slots.grant(slot, grant.fence);

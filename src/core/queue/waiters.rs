@@ -212,7 +212,7 @@ impl Waiters {
     }
 
     /// Adds a waiter. `bare_place`: its grant will be a place and nothing more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         request: &Request<'_>,

@@ -147,14 +147,16 @@ impl Authority {
         }
     }
 
-    /// Whether a request of these costs can join the waiters without a further check: the turn of the front is watched already.
+    /// Whether a request of these costs can join the waiters without a further check, since the turn of the front is watched already:
+    /// `Some` with whether its grant will be a place and nothing more.
     #[inline(always)]
-    pub(super) fn admits_behind(&self, costs: Costs<'_>, waiters: &Waiters) -> bool {
+    pub(super) fn admits_behind(&self, costs: Costs<'_>, waiters: &Waiters) -> Option<bool> {
         match self {
-            Self::Local(gate) => costs.plain.wrapping_sub(1) < gate.limits().max_cost_in_place(),
-            Self::Store(session) => {
-                waiters.front_ready_at != Moment::NEVER && session.gate.limits().fits(costs).is_ok()
-            }
+            Self::Local(gate) => (costs.plain.wrapping_sub(1) < gate.limits().max_cost_in_place())
+                .then(|| gate.grants_bare_places()),
+            Self::Store(session) => (waiters.front_ready_at != Moment::NEVER
+                && session.gate.limits().fits(costs).is_ok())
+            .then_some(false),
         }
     }
 

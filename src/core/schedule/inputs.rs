@@ -60,19 +60,20 @@ impl Schedule {
     /// Returns its waker. `None`, without a change, in any other case.
     #[inline(always)]
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
-        let front = self.waiters.queue.front()?;
-        let fits = front.cost == cost && claim == Claim::PLACE && !front.id.has_details();
-        let is_something_due = self.next_wake() != Moment::NEVER
-            || self.waiters.queue.knows_arrivals()
-            || self.waiters.queue.has_misfits()
-            || self.waiters.queue.has_flows()
-            || self.waiters.closed
-            || self.waiters.dropping;
-        if !fits || is_something_due || self.waiters.suspension.is_some() {
+        let is_something_due =
+            self.next_wake() != Moment::NEVER || self.waiters.closed || self.waiters.dropping;
+        if claim != Claim::PLACE || is_something_due || self.waiters.suspension.is_some() {
             return None;
         }
-        let fence = self.authority.gate_mut().pass_on()?;
-        self.waiters.deliver(front.id, Grant::of_place(fence), 0)
+        let Self { waiters, authority } = self;
+        let Authority::Local(gate) = authority else {
+            return None;
+        };
+        let fence = gate.passed_on()?;
+        let (id, waker) = waiters.queue.pop_plain(cost)?;
+        gate.set_granted(fence);
+        waiters.untaken.grant(id, Grant::of_place(fence));
+        Some(waker)
     }
 
     /// [`Schedule::release`], and serves the waiters as far as the gate admits them.

@@ -11,12 +11,13 @@ use super::RequestOptions;
 use super::out_channel::{FromGrant, TimedGrant};
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
-use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
+use crate::core::request::{Caller, Claim, Costs, Grant, Refused, Request};
 use crate::core::schedule::Enqueued;
 use crate::error::TryAcquireError;
 use crate::manager::parts::{Locked, Manager, Registered};
 use crate::manager::time::Reading;
 use crate::manager::visit::Visit;
+use crate::priority::Priority;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -254,36 +255,92 @@ impl<'a> InChannel<'a> {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let queued = Some(waker.clone());
-        self.enqueue(self.0.visit(), options, timeout, queued, granted)
+        let request = options.request(Moment::NEVER);
+        self.enqueue(self.0.visit(), request, timeout, queued, granted)
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`OutChannel::poll`](super::out_channel::OutChannel::poll) has
-    /// the answer. `timeout` is in nanoseconds. `options` is called only where more than the cost and the caller matters.
+    /// the answer. `timeout` is in nanoseconds.
     #[inline(always)]
     pub(crate) fn acquire(
         self,
-        cost: u64,
-        caller: Caller,
+        options: &RequestOptions,
         timeout: Option<u64>,
-        options: impl Fn() -> RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let (mut taken, mut reading) = (self.take_place(cost), None);
-        if taken.is_none() && self.0.state.word.decides_rate() {
+        let &RequestOptions { cost, caller, .. } = options;
+        if let Some(TimedGrant { grant, origin }) = self.take_place(cost) {
+            granted.fill_in(grant, origin);
+            return Ok(Enqueued::Granted(()));
+        }
+        let mut reading = None;
+        if self.is_granted_at_once(cost, caller, &mut reading, granted) {
+            return Ok(Enqueued::Granted(()));
+        }
+        self.acquire_or_wait(
+            options.request(Moment::NEVER),
+            timeout,
+            waker,
+            granted,
+            reading,
+        )
+    }
+
+    /// [`InChannel::acquire`] of a request with default options, after [`InChannel::take_place`] has taken nothing.
+    #[inline(always)]
+    pub(crate) fn acquire_plain(
+        self,
+        cost: u64,
+        caller: Caller,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut reading = None;
+        if self.is_granted_at_once(cost, caller, &mut reading, granted) {
+            return Ok(Enqueued::Granted(()));
+        }
+        self.acquire_plain_or_wait(cost, caller, waker, granted, reading)
+    }
+
+    /// Grants by a rate without the lock, or in place if the latest request did not have to wait. Sets `reading` if it reads the clock.
+    #[inline(always)]
+    fn is_granted_at_once(
+        self,
+        cost: u64,
+        caller: Caller,
+        reading: &mut Option<Reading>,
+        granted: &mut TimedGrant,
+    ) -> bool {
+        if self.0.state.word.decides_rate() {
             let now = *reading.insert(self.0.common().time_source.now());
-            taken = self.take_rate(now, cost);
+            if let Some(TimedGrant { grant, origin }) = self.take_rate(now, cost) {
+                granted.fill_in(grant, origin);
+                return true;
+            }
         }
-        if let Some(taken) = taken {
-            granted.fill_in(taken.grant, taken.origin);
-            return Ok(Enqueued::Granted(()));
-        }
-        if !self.0.common().has_waited.load(Relaxed)
-            && self.acquire_in_place(cost, caller, reading, granted)
-        {
-            return Ok(Enqueued::Granted(()));
-        }
-        self.acquire_or_wait(&options(), timeout, waker, granted, reading)
+        !self.0.common().has_waited.load(Relaxed)
+            && self.acquire_in_place(cost, caller, *reading, granted)
+    }
+
+    /// [`InChannel::acquire_or_wait`], compiled for default options: that takes 40 instructions less.
+    #[inline(never)]
+    fn acquire_plain_or_wait(
+        self,
+        cost: u64,
+        caller: Caller,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+        reading: Option<Reading>,
+    ) -> Result<Enqueued<()>, Refused> {
+        let request = Request {
+            costs: Costs::plain(cost),
+            priority: Priority::NORMAL,
+            deadline: Moment::NEVER,
+            caller,
+            blocking: false,
+        };
+        self.acquire_or_wait(request, None, waker, granted, reading)
     }
 
     /// The rest of [`InChannel::acquire`], where no word grants, for a request that is likely to be granted in place, because the
@@ -311,10 +368,10 @@ impl<'a> InChannel<'a> {
     /// [`InChannel::acquire_in_place`] for a request that is likely to wait, because the latest one did.
     ///
     /// Cloning a waker runs foreign code, so the clone is made before locking.
-    #[inline(never)]
+    #[inline(always)]
     fn acquire_or_wait(
         self,
-        options: &RequestOptions,
+        request: Request<'_>,
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
@@ -324,7 +381,7 @@ impl<'a> InChannel<'a> {
         let reading = self.0.read_before_lock(reading);
         let mut state = self.0.lock();
         let now = self.0.now_since(reading, &mut state);
-        let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
+        let admitted = (state.schedule).admit_in_place(now, request.costs.plain, request.caller);
         if let Some(Ok(grant)) = admitted {
             granted.fill_in(grant, state.clock.origin());
             Visit::end_after_grant(self.0, state, &grant);
@@ -332,15 +389,13 @@ impl<'a> InChannel<'a> {
             contain_panic(|| drop(queued)); // an escaping panic would lose the grant
             return Ok(Enqueued::Granted(()));
         }
-        if timeout.is_none() && state.has_driver(options.blocking) {
-            let request = options.request(Moment::NEVER);
-            let enqueued = state.schedule.enqueue_behind(now, &request, &mut queued);
-            if let Some(id) = enqueued {
-                return Ok(Enqueued::Queued(id));
-            }
+        if timeout.is_none()
+            && let Some(id) = state.enqueue_behind(now, &request, &mut queued)
+        {
+            return Ok(Enqueued::Queued(id));
         }
         let visit = Visit::new(self.0, state, now);
-        self.enqueue(visit, options, timeout, queued, granted)
+        self.enqueue(visit, request, timeout, queued, granted)
     }
 
     /// The slow path of [`InChannel::acquire`], where the request is neither granted in place nor queued behind others. `timeout`
@@ -349,7 +404,7 @@ impl<'a> InChannel<'a> {
     fn enqueue(
         self,
         visit: Visit<'_>,
-        options: &RequestOptions,
+        request: Request<'_>,
         timeout: Option<u64>,
         mut queued: Option<Waker>,
         granted: &mut TimedGrant,
@@ -369,15 +424,18 @@ impl<'a> InChannel<'a> {
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         state.forget_time_if_queue_is_empty();
-        let request = options.request(deadline);
+        let request = Request {
+            deadline,
+            ..request
+        };
         let answer = state.schedule.request(*now, &request, &mut queued, effects);
         if let Ok(Enqueued::Queued(id)) = answer {
             state.time_begins_to_matter(Some(id), effects);
-            if state.has_driver(options.blocking) && effects.is_empty() {
+            if state.has_driver(request.blocking) && effects.is_empty() {
                 return Ok(Enqueued::Queued(id));
             }
         }
-        let answer = end_request(visit, answer, options.cost, granted);
+        let answer = end_request(visit, answer, request.costs.plain, granted);
         contain_panic(|| drop(queued)); // an escaping panic would lose the grant
         answer
     }

@@ -10,6 +10,7 @@ use tokio::runtime::{self, Handle};
 use super::guard::BehindWord;
 use crate::core::effects::Effects;
 use crate::core::queue::WaiterId;
+use crate::core::request::Request;
 use crate::core::schedule::Schedule;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::AcquireError;
@@ -110,10 +111,32 @@ impl State {
     }
 
     /// Whether a request that joins the queue can rely on the present drivers, and none of them has to wake sooner.
-    #[inline]
     pub(in crate::manager) fn has_driver(&self, blocking: bool) -> bool {
-        (blocking || self.runtimes.has_driver() && (!self.time_matters || self.knows_runtime()))
-            && self.schedule.next_wake() >= self.armed
+        self.has_driver_until(self.schedule.next_wake(), blocking)
+    }
+
+    #[inline(always)]
+    fn has_driver_until(&self, next_wake: Moment, blocking: bool) -> bool {
+        next_wake >= self.armed
+            && (blocking
+                || self.runtimes.has_driver() && (!self.time_matters || self.knows_runtime()))
+    }
+
+    /// [`Schedule::enqueue_behind`], if nothing is due and the request can rely on the present drivers.
+    #[inline(always)]
+    pub(in crate::manager) fn enqueue_behind(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        waker: &mut Option<Waker>,
+    ) -> Option<WaiterId> {
+        let next_wake = self.schedule.next_wake();
+        let is_served = next_wake > now && self.has_driver_until(next_wake, request.blocking);
+        if is_served {
+            self.schedule.enqueue_behind(request, waker)
+        } else {
+            None
+        }
     }
 
     /// Whether the caller's runtime has a driver.

@@ -27,7 +27,11 @@ impl Harness {
         };
         self.advance_if_due();
         let outcome = self.raw_input(|schedule, now, effects| {
-            let behind = schedule.enqueue_behind(now, &request, &mut waker);
+            let behind = if schedule.next_wake() > now {
+                schedule.enqueue_behind(&request, &mut waker)
+            } else {
+                None
+            };
             behind.map_or_else(
                 || schedule.request(now, &request, &mut waker, effects),
                 |waiter| Ok(Enqueued::Queued(waiter)),
