@@ -134,11 +134,15 @@ impl Progress {
                     .acquire_plain(cost.into(), caller, waker, &mut granted)
             }
             Self::Queued { cost, id } => {
+                if let Some(taken) = manager.out_channel().take_place(id) {
+                    mem::forget(mem::replace(self, Self::Done));
+                    return Poll::Ready(Ok(Permit::new(manager, taken, cost.into())));
+                }
                 plain_cost = cost;
                 asks = None;
                 manager
                     .out_channel()
-                    .poll(id, cost.into(), waker, &mut granted)
+                    .poll_under_lock(id, cost.into(), waker, &mut granted)
             }
             Self::Done => polled_after_completion(),
             Self::Boxed(ref mut ticket) => {

@@ -27,23 +27,23 @@ impl<'a> OutChannel<'a> {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let fence = self
-            .0
-            .state
-            .outside_lock()
-            .answers
-            .get()
-            .and_then(|answers| answers.take(id.slot()?));
-        let Some(fence) = fence else {
+        let Some(TimedGrant { grant, origin }) = self.take_place(id) else {
             return self.poll_under_lock(id, cost, waker, granted);
         };
-        granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+        granted.fill_in(grant, origin);
         Ok(Enqueued::Granted(()))
     }
 
-    /// The slow path of [`OutChannel::poll`], where the slot holds no place.
+    /// Takes the answer to a queued request, if it is a place that was granted by its slot. The id is invalid after that.
+    #[inline(always)]
+    pub(crate) fn take_place(self, id: WaiterId) -> Option<TimedGrant> {
+        let answers = self.0.state.outside_lock().answers.get()?;
+        answers.take(id.slot()?).map(TimedGrant::of_place)
+    }
+
+    /// [`OutChannel::poll`] after [`OutChannel::take_place`] has taken nothing.
     #[inline(never)]
-    pub(in crate::manager) fn poll_under_lock(
+    pub(crate) fn poll_under_lock(
         self,
         id: WaiterId,
         cost: u64,
