@@ -17,33 +17,47 @@ pub(crate) const MAX_VALUE: u64 = (1 << 53) - 1;
 /// together, however few are left at its opening.
 pub(crate) const MAX_PLACES: u64 = u32::MAX as u64;
 
-/// How a rate admits: see the [module](self). All numbers but the times are in parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PackedRate {
-    /// Its first instant, in nanoseconds on the limiter's own time line.
-    pub(crate) base: u64,
-    /// The value of the line at its base.
-    pub(crate) origin: u64,
-    pub(crate) parts_per_nano: u64,
-    pub(crate) parts_per_unit: u64,
-    pub(crate) tolerance: u64,
-    /// Nanoseconds from its base to the last instant at which the line holds, and no value exceeds [`MAX_VALUE`].
-    pub(crate) max_age: u64,
+/// A field of a [`PackedRate`]: a number, or one that other threads may replace.
+pub(crate) trait LineField {
+    fn get(&self) -> u64;
 }
 
-impl PackedRate {
-    /// The value after `cost` units more, if the line holds `now` and admits them.
+impl LineField for u64 {
+    #[inline(always)]
+    fn get(&self) -> u64 {
+        *self
+    }
+}
+
+/// How a rate admits: see the [module](self). All numbers but the times are in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PackedRate<F = u64> {
+    /// Its first instant, in nanoseconds on the limiter's own time line.
+    pub(crate) base: F,
+    /// The value of the line at its base.
+    pub(crate) origin: F,
+    pub(crate) parts_per_nano: F,
+    pub(crate) parts_per_unit: F,
+    pub(crate) tolerance: F,
+    /// Nanoseconds from its base to the last instant at which the line holds, and no value exceeds [`MAX_VALUE`].
+    pub(crate) max_age: F,
+}
+
+impl<F: LineField> PackedRate<F> {
+    /// The value after `cost` units more, if the line holds `now` and admits them. Each number is read where it is needed, which takes
+    /// fewer registers. If they are of two lines, because another thread replaces them, the result may be any, also by overflow.
     #[inline(always)]
     pub(crate) fn take(&self, value: u64, now: u64, cost: u64) -> Option<u64> {
-        let age = now.wrapping_sub(self.base); // before the base, it is above every maximum
-        if age > self.max_age || cost == 0 {
+        let age = now.wrapping_sub(self.base.get()); // before the base, it is above every maximum
+        if age > self.max_age.get() || cost == 0 {
             return None;
         }
-        let present = self.origin + age * self.parts_per_nano;
+        let risen = age.wrapping_mul(self.parts_per_nano.get());
+        let present = self.origin.get().wrapping_add(risen);
         let next = value
             .max(present)
-            .checked_add(cost.checked_mul(self.parts_per_unit)?)?;
-        (next <= present + self.tolerance).then_some(next)
+            .checked_add(cost.checked_mul(self.parts_per_unit.get())?)?;
+        (next <= present.wrapping_add(self.tolerance.get())).then_some(next)
     }
 }
 

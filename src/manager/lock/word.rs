@@ -56,7 +56,9 @@ use std::num::NonZeroU64;
 
 use super::sync::AtomicU64;
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use crate::core::word::packed_rate::{MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue};
+use crate::core::word::packed_rate::{
+    LineField, MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue,
+};
 
 const SHUT: u64 = 1 << 63;
 const RATE: u64 = 1 << 62;
@@ -79,12 +81,7 @@ pub(crate) struct Word {
 /// The packed rate, which determines the cost that a value admits.
 #[derive(Debug, Default)]
 pub(crate) struct WordRate {
-    base: AtomicU64,
-    origin: AtomicU64,
-    parts_per_nano: AtomicU64,
-    parts_per_unit: AtomicU64,
-    tolerance: AtomicU64,
-    max_age: AtomicU64,
+    line: PackedRate<AtomicU64>,
     /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Readings under the lock are not
     /// included.
     latest: AtomicU64,
@@ -157,7 +154,7 @@ impl Word {
             return None;
         }
         let (fence, value) = self.grant(RATE, COUNT_OF_RATE, |value| {
-            rate.line().take(value, now, cost)
+            rate.line.take(value, now, cost)
         })?;
         Some((fence, NonZeroU64::new(value)?))
     }
@@ -292,30 +289,27 @@ impl WordRate {
         (latest.saturating_sub(now) <= MAX_STEP_BACK).then(|| latest.max(now))
     }
 
-    #[inline(always)]
-    fn line(&self) -> PackedRate {
-        PackedRate {
-            base: self.base.load(Relaxed),
-            origin: self.origin.load(Relaxed),
-            parts_per_nano: self.parts_per_nano.load(Relaxed),
-            parts_per_unit: self.parts_per_unit.load(Relaxed),
-            tolerance: self.tolerance.load(Relaxed),
-            max_age: self.max_age.load(Relaxed),
+    fn set_line(&self, line: PackedRate) {
+        let own = &self.line;
+        for (number, value) in [
+            (&own.base, line.base),
+            (&own.origin, line.origin),
+            (&own.parts_per_nano, line.parts_per_nano),
+            (&own.parts_per_unit, line.parts_per_unit),
+            (&own.tolerance, line.tolerance),
+            (&own.max_age, line.max_age),
+        ] {
+            if number.load(Relaxed) != value {
+                number.store(value, Relaxed);
+            }
         }
     }
+}
 
-    fn set_line(&self, line: PackedRate) {
-        let set = |field: &AtomicU64, value| {
-            if field.load(Relaxed) != value {
-                field.store(value, Relaxed);
-            }
-        };
-        set(&self.base, line.base);
-        set(&self.origin, line.origin);
-        set(&self.parts_per_nano, line.parts_per_nano);
-        set(&self.parts_per_unit, line.parts_per_unit);
-        set(&self.tolerance, line.tolerance);
-        set(&self.max_age, line.max_age);
+impl LineField for AtomicU64 {
+    #[inline(always)]
+    fn get(&self) -> u64 {
+        self.load(Relaxed)
     }
 }
 
