@@ -28,6 +28,7 @@ mod memory;
 mod rounds;
 mod services;
 mod setup;
+mod spans;
 #[cfg(any(
     feature = "mysql",
     feature = "postgres",

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::spans::most_within;
+
 /// When a task was granted its permit, and its way through the queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Grant {
@@ -78,14 +80,7 @@ impl Trace {
 
     /// The largest number of grants in any span of this length.
     pub(crate) fn most_within(&self, span: Duration) -> usize {
-        let mut first = 0;
-        let counts = self.instants.iter().enumerate().map(|(last, at)| {
-            while *at - self.instants[first] > span {
-                first += 1;
-            }
-            last + 1 - first
-        });
-        counts.max().unwrap_or(0)
+        most_within(&self.instants, span)
     }
 
     /// The number of grants that the throttle allows in a span of this length.
