@@ -222,7 +222,7 @@ impl IdleState<'_> {
     }
 
     /// Records the denial of a request that does not wait, and returns it.
-    #[cold]
+    #[inline(always)]
     pub(super) fn deny(
         &mut self,
         hold: Option<AllKeysHold>,
@@ -242,6 +242,7 @@ impl IdleState<'_> {
     }
 
     /// The decision. It takes `hold` into account.
+    #[inline(always)]
     pub(super) fn decide(&self, hold: Option<AllKeysHold>, now: Moment, cost: u64) -> Decision {
         let decision = self.decide_alone(now, cost);
         match hold {
