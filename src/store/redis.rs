@@ -2,6 +2,8 @@
 
 mod adoption;
 mod connections;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod messages;
 mod names;
 mod script;
