@@ -5,14 +5,14 @@
 use std::{env, fs, io};
 
 #[allow(dead_code)]
-#[path = "../tests/integration/fuzzed/checks.rs"]
-mod checks;
+#[path = "../tests/integration/fuzzed/corpus.rs"]
+mod corpus;
 
 fn main() -> io::Result<()> {
     let words: Vec<_> = env::args().collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
         ["unpack", file, folder] => {
-            for (nth, input) in checks::inputs(&fs::read_to_string(file)?).enumerate() {
+            for (nth, input) in corpus::inputs(&fs::read_to_string(file)?).enumerate() {
                 fs::write(format!("{folder}/{nth}"), input)?;
             }
             Ok(())

@@ -215,11 +215,18 @@ mod builder;
 mod carry_over;
 mod contain_panic;
 mod core;
+#[cfg(test)]
+#[path = "../tests/integration/fuzzed/corpus.rs"]
+mod corpus;
 mod decision;
 mod error;
 mod event;
 mod exchange;
 mod flow;
+// For `fuzz/`, which compiles the crate with this `cfg`.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 // Documentation only.
 #[cfg(any(doc, doctest))]
 pub mod guide;

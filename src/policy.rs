@@ -78,7 +78,7 @@ impl Limit {
         with_limit!(self, |limit| limit.get_counts())
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) const fn counting(mut self, counts: Counts) -> Self {
         with_limit!(&mut self, |limit| limit.counts = counts);
         self

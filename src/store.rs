@@ -24,6 +24,8 @@ pub mod conformance;
 #[cfg(doc)]
 #[doc = include_str!("../docs/faults.md")]
 pub mod faults {}
+#[cfg(all(any(test, fuzzing), feature = "postgres", feature = "redis"))]
+pub(crate) mod fuzzed;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;

@@ -68,7 +68,7 @@ mod sync {
     }
 }
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc as Shared;
 
@@ -78,7 +78,10 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread::{self, Thread};
 
-use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
+use self::Job::{
+    Adapt, Close, GiveUp, GiveUpInFlow, Hold, HoldInFlow, Look, PauseAndResume, Refund, Report,
+    SetLimit, Spend, Switch,
+};
 use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded, Source};
 use self::packed_rate::{MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue};
@@ -94,6 +97,12 @@ struct State {
     slots: Slots,
     /// The slots of requests that were refused.
     refused: BTreeSet<Slot>,
+    /// The grants to requests of flows, by slot: such an answer lies under the lock.
+    granted_in_flows: BTreeMap<Slot, u64>,
+    /// The units that permits of flows hold. Meanwhile every grant is made under the lock, where the flows count it.
+    in_flows: u64,
+    /// Whether reports on work move the limit.
+    adapts: bool,
     closed: bool,
     paused: bool,
     /// Whether the policy is a rate, which brings no units while the test runs.
@@ -108,6 +117,7 @@ struct State {
 struct Waiter {
     slot: Slot,
     cost: u64,
+    in_flow: bool,
     thread: Thread,
 }
 
@@ -128,11 +138,11 @@ impl BehindWord for State {
     }
 
     fn may_hand_over(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.in_flows == 0 && !self.adapts
     }
 
     fn hand_over(&mut self) -> Option<(WordContents, u64)> {
-        if !self.queue.is_empty() || self.closed || self.paused {
+        if self.closed || self.paused {
             return None;
         }
         if !self.is_rate {
@@ -166,9 +176,12 @@ impl State {
         !self.paused && used + cost <= self.limit
     }
 
-    fn admit(&mut self, cost: u64) -> Option<u64> {
+    fn admit(&mut self, cost: u64, in_flow: bool) -> Option<u64> {
         if !self.admits(cost) {
             return None;
+        }
+        if in_flow {
+            self.in_flows += cost;
         }
         *(if self.is_rate {
             &mut self.used
@@ -177,6 +190,13 @@ impl State {
         }) += cost;
         self.fence += 1;
         Some(self.fence)
+    }
+
+    fn release(&mut self, cost: u64, in_flow: bool) {
+        self.in_use -= cost;
+        if in_flow {
+            self.in_flows -= cost;
+        }
     }
 }
 
@@ -216,6 +236,9 @@ impl Source for Beginning {
             queue: VecDeque::new(),
             slots,
             refused: BTreeSet::new(),
+            granted_in_flows: BTreeMap::new(),
+            in_flows: 0,
+            adapts: false,
             closed: false,
             paused: false,
             is_rate,
@@ -260,11 +283,21 @@ impl Limiter {
         let mut state = self.state.lock();
         change(&mut state);
         let mut woken = Vec::new();
-        while let Some(&Waiter { slot, cost, .. }) = state.queue.front() {
+        while let Some(&Waiter {
+            slot,
+            cost,
+            in_flow,
+            ..
+        }) = state.queue.front()
+        {
             if state.closed {
                 state.refused.insert(slot);
-            } else if let Some(fence) = state.admit(cost) {
-                state.slots.grant(slot, fence);
+            } else if let Some(fence) = state.admit(cost, in_flow) {
+                if in_flow {
+                    state.granted_in_flows.insert(slot, fence);
+                } else {
+                    state.slots.grant(slot, fence);
+                }
             } else {
                 break;
             }
@@ -274,9 +307,9 @@ impl Limiter {
         woken.iter().for_each(Thread::unpark);
     }
 
-    /// Grants in place, or queues the request.
-    fn begin(&self, cost: u64) -> Begun {
-        if let Some(fence) = self.state.word.take_place(cost) {
+    /// Grants in place, or queues the request. No word grants a request of a flow.
+    fn begin(&self, cost: u64, in_flow: bool) -> Begun {
+        if !in_flow && let Some(fence) = self.state.word.take_place(cost) {
             return Begun::Granted(fence);
         }
         let mut state = self.state.lock();
@@ -284,7 +317,7 @@ impl Limiter {
             return Begun::Refused;
         }
         if state.queue.is_empty()
-            && let Some(fence) = state.admit(cost)
+            && let Some(fence) = state.admit(cost, in_flow)
         {
             return Begun::Granted(fence);
         }
@@ -295,6 +328,7 @@ impl Limiter {
         state.queue.push_back(Waiter {
             slot,
             cost,
+            in_flow,
             thread: thread::current(),
         });
         Begun::Queued(slot)
@@ -309,15 +343,16 @@ impl Limiter {
         if let Some(fence) = state.slots.take(slot) {
             return Some(Some(fence));
         }
-        state.refused.remove(&slot).then(|| {
+        let granted = state.granted_in_flows.remove(&slot);
+        (granted.is_some() || state.refused.remove(&slot)).then(|| {
             state.slots.free(slot);
-            None
+            granted
         })
     }
 
     /// The fence of the grant; `None` if the limiter is closed.
-    fn acquire(&self, cost: u64) -> Option<u64> {
-        let slot = match self.begin(cost) {
+    fn acquire(&self, cost: u64, in_flow: bool) -> Option<u64> {
+        let slot = match self.begin(cost, in_flow) {
             Begun::Granted(fence) => return Some(fence),
             Begun::Refused => return None,
             Begun::Queued(slot) => slot,
@@ -331,8 +366,8 @@ impl Limiter {
     }
 
     /// Queues a request if it must wait, polls it once, and gives it up. An untaken grant goes to the next request.
-    fn glance(&self, cost: u64) -> Option<u64> {
-        let slot = match self.begin(cost) {
+    fn glance(&self, cost: u64, in_flow: bool) -> Option<u64> {
+        let slot = match self.begin(cost, in_flow) {
             Begun::Granted(fence) => return Some(fence),
             Begun::Refused => return None,
             Begun::Queued(slot) => slot,
@@ -342,8 +377,11 @@ impl Limiter {
         }
         self.change(|state| {
             if state.slots.take(slot).is_some() {
-                state.in_use -= cost;
+                state.release(cost, in_flow);
                 return;
+            }
+            if state.granted_in_flows.remove(&slot).is_some() {
+                state.release(cost, in_flow);
             }
             state.queue.retain(|waiter| waiter.slot != slot);
             state.refused.remove(&slot);
@@ -366,7 +404,7 @@ impl Limiter {
                 return None;
             }
             let mut state = self.state.lock();
-            Some((state.admit(cost)?, !state.is_rate))
+            Some((state.admit(cost, false)?, !state.is_rate))
         })
     }
 
@@ -374,8 +412,21 @@ impl Limiter {
         match self.state.word.put_back(cost) {
             PutBack::Done => {}
             PutBack::InTransit => self.change(|_| {}),
-            PutBack::Refused => self.change(|state| state.in_use -= cost),
+            PutBack::Refused => self.change(|state| state.release(cost, false)),
         }
+    }
+
+    /// Releases units whose work has failed. Where there is only a word, nothing learns from that.
+    fn report(&self, cost: u64) {
+        if self.state.is_only_a_word() {
+            return self.release(cost);
+        }
+        self.change(|state| {
+            state.release(cost, false);
+            if state.adapts {
+                state.limit = 1.max(state.limit - 1);
+            }
+        });
     }
 }
 
@@ -392,6 +443,13 @@ enum Job {
     Hold(u64),
     /// The same, but gives up if the units are not granted at the second poll.
     GiveUp(u64),
+    /// As the two above, by a request of a flow.
+    HoldInFlow(u64),
+    GiveUpInFlow(u64),
+    /// Acquires this many units, and releases them with a report that the work has failed.
+    Report(u64),
+    /// Replaces the policy by one whose limit follows the reports.
+    Adapt,
     Close,
     PauseAndResume,
     SetLimit(u64),
@@ -421,9 +479,16 @@ struct World {
 impl World {
     /// Performs a job. Returns the fence of its grant.
     fn run(&self, job: Job) -> Option<u64> {
+        let in_flow = matches!(job, HoldInFlow(_) | GiveUpInFlow(_));
         let (fence, cost) = match job {
-            Hold(cost) => (self.limiter.acquire(cost)?, cost),
-            GiveUp(cost) => (self.limiter.glance(cost)?, cost),
+            Hold(cost) | HoldInFlow(cost) | Report(cost) => {
+                (self.limiter.acquire(cost, in_flow)?, cost)
+            }
+            GiveUp(cost) | GiveUpInFlow(cost) => (self.limiter.glance(cost, in_flow)?, cost),
+            Adapt => {
+                self.limiter.change(|state| state.adapts = true);
+                return None;
+            }
             Close => {
                 self.limiter.change(|state| state.closed = true);
                 return None;
@@ -475,6 +540,10 @@ impl World {
         };
         let held = self.held.fetch_add(cost, Relaxed) + cost;
         assert!(held <= self.limit, "{held} units held");
+        assert!(
+            !in_flow || !self.limiter.state.word.is_open(),
+            "a word grants what no flow counts"
+        );
         if self.limit == 1 {
             self.latest.with_mut(|latest| {
                 // SAFETY: loom reports a second holder.
@@ -484,7 +553,11 @@ impl World {
             });
         }
         self.held.fetch_sub(cost, Relaxed);
-        self.limiter.release(cost);
+        match job {
+            Report(_) => self.limiter.report(cost),
+            _ if in_flow => self.limiter.change(|state| state.release(cost, true)),
+            _ => self.limiter.release(cost),
+        }
         Some(fence)
     }
 }
@@ -518,12 +591,11 @@ fn check_limiter(
     model.check(move || {
         let limiter = limiter();
         let is_rate = limiter.state.common().is_rate;
-        let cost = |job: &Job| {
-            if let Hold(cost) | GiveUp(cost) = job {
+        let cost = |job: &Job| match job {
+            Hold(cost) | GiveUp(cost) | HoldInFlow(cost) | GiveUpInFlow(cost) | Report(cost) => {
                 *cost
-            } else {
-                0
             }
+            _ => 0,
         };
         let most_held = jobs.iter().map(cost).sum::<u64>().min(limit);
         let fences = fence..=fence + jobs.len() as u64;
@@ -546,17 +618,25 @@ fn check_limiter(
         fences.extend(others.into_iter().map(|other| other.join().unwrap()));
 
         let closed = jobs.iter().any(|job| matches!(job, Close));
-        let gave_up = jobs.iter().filter(|job| matches!(job, GiveUp(_))).count();
+        let gives_up = |job: &&Job| matches!(job, GiveUp(_) | GiveUpInFlow(_));
+        let gave_up = jobs.iter().filter(gives_up).count();
+        let must_wait = |job: &Job| matches!(job, Hold(_) | HoldInFlow(_) | Report(_));
         for (job, fence) in jobs.iter().zip(&fences) {
             assert!(
-                !matches!(job, Hold(_)) || closed || fence.is_some(),
+                !must_wait(job) || closed || fence.is_some(),
                 "{job:?} was not granted"
             );
         }
         let mut fences: Vec<u64> = fences.into_iter().flatten().collect();
         fences.sort_unstable();
+        let is_open = world.limiter.state.word.is_open();
         let state = world.limiter.state.lock();
-        assert_eq!((state.in_use, state.queue.len()), (0, 0));
+        assert_eq!((state.in_use, state.in_flows, state.queue.len()), (0, 0, 0));
+        assert_eq!(
+            is_open,
+            !state.closed && !state.adapts,
+            "it is opened again"
+        );
         if !jobs.iter().any(|job| matches!(job, Refund(_) | Switch)) && is_rate {
             let spent = jobs
                 .iter()
@@ -629,6 +709,45 @@ fn a_state_is_peeked_at() {
     check(1, 0, &[Hold(1), Hold(1), Look]);
     check(2, 0, &[SetLimit(1), Look]);
     check(2, 0, &[SetLimit(1), Hold(1), Look]);
+}
+
+/// The first request of a flow shuts the word, and the last one opens it.
+#[test]
+fn a_flow_holds_the_word_shut() {
+    check(1, 0, &[Hold(1), HoldInFlow(1)]);
+    check(2, 0, &[Hold(1), HoldInFlow(1)]);
+    check(1, 0, &[HoldInFlow(1), HoldInFlow(1)]);
+    check(1, 0, &[Hold(1), Hold(1), HoldInFlow(1)]);
+    check(2, 0, &[Hold(1), Hold(1), HoldInFlow(1)]);
+    check(1, 0, &[HoldInFlow(1), HoldInFlow(1), Hold(1)]);
+}
+
+/// An answer that lies under the lock comes while its future is dropped.
+#[test]
+fn a_request_of_a_flow_gives_up() {
+    check(1, 0, &[Hold(1), GiveUpInFlow(1)]);
+    check(1, 0, &[HoldInFlow(1), GiveUp(1)]);
+    check(1, 0, &[GiveUpInFlow(1), GiveUpInFlow(1)]);
+    check(1, 0, &[HoldInFlow(1), GiveUpInFlow(1), Hold(1)]);
+    check(1, 0, &[Hold(1), GiveUpInFlow(1), Close]);
+}
+
+#[test]
+fn results_are_reported() {
+    check(1, 0, &[Report(1), Report(1)]);
+    check(1, 0, &[Report(1), GiveUp(1)]);
+    check(1, 0, &[Report(1), HoldInFlow(1)]);
+    check(1, 0, &[Report(1), Hold(1), HoldInFlow(1)]);
+    check(2, 0, &[Report(1), Look]);
+}
+
+/// Permits that the word granted are reported to a limit that learns from them.
+#[test]
+fn a_policy_begins_to_adapt() {
+    check(2, 0, &[Report(1), Adapt]);
+    check(2, 0, &[Report(1), Report(1), Adapt]);
+    check(1, 0, &[Report(1), Hold(1), Adapt]);
+    check(2, 0, &[Report(1), HoldInFlow(1), Adapt]);
 }
 
 /// The count wraps around at the first opening.

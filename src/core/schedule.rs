@@ -6,10 +6,10 @@
 
 mod authority;
 mod inputs;
-#[cfg(test)]
-mod model;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 mod outlook;
-#[cfg(any(test, feature = "_simulation"))]
+#[cfg(any(test, fuzzing, feature = "_simulation"))]
 pub(crate) mod simulation;
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,7 @@ use debts::{Debts, translate};
 use denial::{Denials, denied};
 use prefetch::{Prefetch, UnusedUnits};
 
-#[cfg(any(test, feature = "_simulation"))]
+#[cfg(any(test, fuzzing, feature = "_simulation"))]
 pub(crate) use call::Renewal;
 pub(crate) use call::{CallAnswer, CallFailed, Trip};
 pub(crate) use denial::Denied;

@@ -314,7 +314,9 @@ impl HeaderKey {
         } else {
             line
         };
-        (1..=self.max_len).contains(&value.len()).then_some(value)
+        // `to_str` lets tabs pass.
+        let is_usable = (1..=self.max_len).contains(&value.len()) && !value.contains('\t');
+        is_usable.then_some(value)
     }
 }
 

@@ -17,6 +17,9 @@ use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
 use server::{Connector, ID, Messages, PostgresServer, SCHEMA, follow, message, unknown};
 
+#[cfg(any(test, fuzzing))]
+pub(super) use server::fuzzed;
+
 mod server;
 
 /// A store in PostgreSQL 11 or later. Clones share the store.

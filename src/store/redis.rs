@@ -2,6 +2,8 @@
 
 mod adoption;
 mod connections;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod messages;
 mod names;
 mod script;
@@ -296,10 +298,10 @@ impl RedisShared {
             call.policy.clone(),
             call.revision,
         );
-        let adoption = self.adoptions.get(key, || {
-            let former = super::read_policy(stored)?;
-            Adoption::new((&former, former_revision), new)
-        });
+        let former = (&**stored, former_revision);
+        let adoption = self
+            .adoptions
+            .get(key, || Adoption::from_stored(former, new));
         let adoption = adoption.map_err(|source| differs.unknown_policy(source))?;
         let keys = names::all(state.to_owned(), adoption.logs);
         let mut cmd = redis::cmd("EVALSHA");

@@ -1,5 +1,7 @@
 //! The rules of this crate, for stores that keep bytes.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 #[cfg(test)]
 mod tests;
 

@@ -1,23 +1,9 @@
 //! Inputs that the fuzzers of `fuzz/` have found, run through the same checks. `scripts/fuzz` looks for more.
 
-use std::panic::catch_unwind;
+use corpus::{inputs, replay};
 
 mod checks;
-
-#[track_caller]
-fn replay(corpus: &str, check: fn(&[u8])) {
-    let inputs: Vec<_> = checks::inputs(corpus).collect();
-    assert!(inputs.len() > 40, "{} inputs", inputs.len());
-    let failed: Vec<_> = inputs
-        .iter()
-        .filter(|input| catch_unwind(|| check(input)).is_err())
-        .collect();
-    let failed: Vec<_> = failed
-        .into_iter()
-        .map(|input| input.escape_ascii().to_string())
-        .collect();
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
-}
+mod corpus;
 
 #[test]
 fn addresses_are_found_in_any_bytes() {
@@ -40,9 +26,19 @@ fn upstreams_are_read_from_any_bytes() {
 }
 
 #[test]
+fn clients_are_identified_by_any_bytes() {
+    replay(include_str!("fuzzed/identity.txt"), checks::identity);
+}
+
+#[test]
+fn fields_are_written_of_any_policy() {
+    replay(include_str!("fuzzed/written.txt"), checks::written);
+}
+
+#[test]
 fn the_corpus_of_upstreams_has_every_field() {
-    let corpus = include_str!("fuzzed/upstream.txt");
-    let missing: Vec<_> = checks::fields_without_input(corpus).collect();
+    let inputs = inputs(include_str!("fuzzed/upstream.txt"));
+    let missing: Vec<_> = checks::fields_without_input(inputs).collect();
     assert!(
         missing.is_empty(),
         "tests/integration/fuzzed/upstream.txt lacks {}",
@@ -55,7 +51,7 @@ fn a_corpus_can_hold_any_bytes() {
     let bytes: Vec<u8> = (0..=255).collect();
     let corpus = format!("{}\n\n{}\n", bytes.escape_ascii(), b"\\x".escape_ascii());
     assert_eq!(
-        checks::inputs(&corpus).collect::<Vec<_>>(),
+        inputs(&corpus).collect::<Vec<_>>(),
         [bytes, Vec::new(), b"\\x".to_vec()]
     );
 }

@@ -850,7 +850,7 @@ fn a_header_is_a_key_of_bounded_length() {
             .len(),
         256
     );
-    for hopeless in ["", "  ", &"a".repeat(257), "ü"] {
+    for hopeless in ["", "  ", &"a".repeat(257), "ü", "a\tb"] {
         let unusable = NoIdentity::UnusableHeader(HeaderName::from_static("x-key"));
         assert_eq!(
             key.identify(&with_header("x-key", hopeless)),

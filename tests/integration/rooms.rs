@@ -91,13 +91,13 @@ type Module = Vec<String>;
 /// The text of each file: without comments and without tests.
 type Sources = BTreeMap<Module, String>;
 
-/// Reads all files but `lib.rs`, tests and models. Hands each to `convert`.
+/// Reads all files but `lib.rs`, tests, models and what fuzzers check. Hands each to `convert`.
 fn sources(convert: fn(&str) -> String) -> Sources {
     fn visit(folder: &Path, module: &[String], convert: fn(&str) -> String, sources: &mut Sources) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap();
-            if ["model", "simulation", "tests", "lib"].contains(&name) {
+            if ["model", "simulation", "tests", "lib", "fuzzed", "fuzzing"].contains(&name) {
                 continue;
             }
             let module = [module, &[name.to_owned()]].concat();
@@ -119,10 +119,14 @@ fn sources(convert: fn(&str) -> String) -> Sources {
     sources
 }
 
+/// The text before the tests, and before what only the model of the schedule needs.
 fn without_tests(text: &str) -> String {
-    text.split_once("\n#[cfg(test)]\nmod tests {")
-        .map_or(text, |(code, _)| code)
-        .to_owned()
+    let begins = [
+        "\n#[cfg(test)]\nmod tests {",
+        "\n#[cfg(any(test, fuzzing))]\nmod kept {",
+    ];
+    let code = begins.iter().filter_map(|begin| text.find(begin)).min();
+    text[..code.unwrap_or(text.len())].to_owned()
 }
 
 fn code(text: &str) -> String {

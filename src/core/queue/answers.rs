@@ -188,8 +188,9 @@ impl Slots {
     }
 }
 
-#[cfg(test)]
-mod tests {
+/// For the model of the schedule, which must not take what it looks at.
+#[cfg(any(test, fuzzing))]
+mod kept {
     use super::*;
 
     impl Answers {

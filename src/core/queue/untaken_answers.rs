@@ -10,8 +10,8 @@ use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::snapshot::LimitStatus;
 
-#[cfg(test)]
-pub(crate) use tests::AnswerKind;
+#[cfg(any(test, fuzzing))]
+pub(crate) use kept::AnswerKind;
 
 pub(crate) type Answer = Result<Grant, Refused>;
 
@@ -135,10 +135,10 @@ impl LockedAnswers {
     }
 }
 
-#[cfg(test)]
-mod tests {
+/// For the model of the schedule, which must not take what it looks at.
+#[cfg(any(test, fuzzing))]
+mod kept {
     use super::*;
-    use crate::priority::Priority;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum AnswerKind {
@@ -171,6 +171,12 @@ mod tests {
             }
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::priority::Priority;
 
     #[test]
     fn each_answer_is_taken_once_in_any_order() {

@@ -12,6 +12,7 @@
 
 mod costs;
 mod flows;
+pub(crate) mod fuzzed;
 mod harness;
 mod inputs;
 mod limits;
@@ -20,30 +21,41 @@ mod reference;
 mod rules;
 mod sweeper;
 
-use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
 
 use self::harness::Harness;
-use super::Options;
 
-const CASES: u32 = 5_000;
-
-fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|cases| cases.parse().ok());
-    crate::replay::cases(cases.unwrap_or(CASES))
+/// Gives a schedule these inputs. The rules hold after each of them.
+fn run(setup: &inputs::Setup, steps: impl IntoIterator<Item = inputs::Step>) -> TestCaseResult {
+    let mut harness = Harness::new(setup);
+    for step in steps {
+        harness.step(step)?;
+    }
+    harness.finish()
 }
 
-proptest! {
-    #![proptest_config(config())]
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-    /// Invariants 1 (never over), 2 (never lost), 3 (in order), 4 (all or none), 5 (reclaim once) and 7 (exact time).
-    #[test]
-    fn the_rules_hold_for_every_schedule(setup in inputs::setups(), steps in inputs::steps()) {
-        let mut harness = Harness::new(&setup);
-        for step in steps {
-            harness.step(step)?;
+    use super::{inputs, run};
+
+    const CASES: u32 = 5_000;
+
+    fn config() -> ProptestConfig {
+        let cases = std::env::var("PROPTEST_CASES")
+            .ok()
+            .and_then(|cases| cases.parse().ok());
+        crate::replay::cases(cases.unwrap_or(CASES))
+    }
+
+    proptest! {
+        #![proptest_config(config())]
+
+        /// Invariants 1 (never over), 2 (never lost), 3 (in order), 4 (all or none), 5 (reclaim once) and 7 (exact time).
+        #[test]
+        fn the_rules_hold_for_every_schedule(setup in inputs::setups(), steps in inputs::steps()) {
+            run(&setup, steps)?;
         }
-        harness.finish()?;
     }
 }

@@ -3,7 +3,13 @@
 //!
 //! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`. `search` tries every order of events.
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(
+    fuzzing,
+    allow(dead_code, reason = "a fuzzer chooses without a search")
+)]
 mod search;
 
 use std::cmp::Reverse;

@@ -1,5 +1,8 @@
 //! The server of a store, and the connections to it with the statements of the store and the messages about released places.
 
+#[cfg(any(test, fuzzing))]
+pub(in crate::store) mod fuzzed;
+
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,6 +10,7 @@ use super::script::{
 use crate::core::gate::limit_state::{counterparts, place_counterpart};
 use crate::error::StoreError;
 use crate::policy::{Limit, Policy};
+use crate::store::{plan, read_policy};
 use crate::strategy::{Penalty, SlidingMethod};
 
 const FRAME: &str = include_str!("lua/adopt.lua");
@@ -23,6 +24,16 @@ pub(super) struct Adoption {
 }
 
 impl Adoption {
+    /// From the policy of a state, which may be none that a limiter accepts.
+    pub(super) fn from_stored(
+        (stored, revision): (&str, u64),
+        new: (&Policy, u64),
+    ) -> Result<Self, StoreError> {
+        let former = read_policy(stored)?;
+        plan(&former)?;
+        Self::new((&former, revision), new)
+    }
+
     /// From a former policy and its revision to a new one.
     pub(super) fn new(
         (former, former_revision): (&Policy, u64),

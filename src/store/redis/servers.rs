@@ -5,6 +5,9 @@
 //! a node for the slots, even if that node does not answer. Here, a command is sent again only after an answer that says that it
 //! was not carried out, and a node that does not answer delays only calls of its own keys.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

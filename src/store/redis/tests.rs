@@ -32,6 +32,16 @@ use crate::strategy::{
 
 const EPOCH: u64 = 1_790_000_000_000_000; // microseconds
 
+/// A fixed bug, found by the fuzzer of replies: a window of no time was divided by.
+#[test]
+fn a_stored_policy_that_no_limiter_accepts_is_an_error() {
+    let policy = "5/s".parse().unwrap();
+    for stored in ["5/0d", "0 concurrent", "5/s burst 0", "", "5/s#"] {
+        let adopted = Adoption::from_stored((stored, 1), (&policy, 2));
+        assert!(matches!(adopted, Err(StoreError::Policy(_))), "{stored}");
+    }
+}
+
 /// The script, with the instant as its last key, and with long expiries.
 fn with_clock_of_test(script: &str) -> String {
     let clock = "local clock = call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n";

@@ -7,37 +7,13 @@ mod upstreams;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use tollgate::layers::{
-    ClientIp, FieldValues, ForwardedHeader, NoClientIp, RateLimitFields, RateLimitStyle,
-    ResetFormat, UpstreamFamily, UpstreamReader,
+    ClientIp, FieldValues, ForwardedHeader, HeaderKey, Identity, NoClientIp, NoIdentity,
+    ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamFamily, UpstreamReader,
 };
 use tollgate::{Limiter, Policy, TryAcquireError};
 use upstreams::{FIELDS, now};
-
-/// The inputs of a corpus, each on a line, as `escape_ascii` writes them.
-pub(crate) fn inputs(corpus: &str) -> impl Iterator<Item = Vec<u8>> {
-    fn byte(rest: &mut std::str::Bytes<'_>) -> Option<u8> {
-        let first = rest.next()?;
-        if first != b'\\' {
-            return Some(first);
-        }
-        Some(match rest.next()? {
-            b't' => b'\t',
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b'x' => {
-                let digits = String::from_iter([rest.next()?, rest.next()?].map(char::from));
-                u8::from_str_radix(&digits, 16).ok()?
-            }
-            escaped => escaped,
-        })
-    }
-    corpus.lines().map(|line| {
-        let mut rest = line.bytes();
-        std::iter::from_fn(|| byte(&mut rest)).collect()
-    })
-}
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'\n')
@@ -57,9 +33,11 @@ fn fields(bytes: &[u8], names: &[&'static str]) -> HeaderMap {
     fields
 }
 
-/// The fields of upstreams that are missing in all inputs of a corpus.
-pub(crate) fn fields_without_input(corpus: &str) -> impl Iterator<Item = &'static str> {
-    let inputs = inputs(corpus).filter_map(|input| Some(fields(input.get(1..)?, &FIELDS)));
+/// The fields of upstreams that none of these inputs has.
+pub(crate) fn fields_without_input(
+    inputs: impl Iterator<Item = Vec<u8>>,
+) -> impl Iterator<Item = &'static str> {
+    let inputs = inputs.filter_map(|input| Some(fields(input.get(1..)?, &FIELDS)));
     let inputs: Vec<_> = inputs.collect();
     let is_missing = move |field: &&str| inputs.iter().all(|fields| !fields.contains_key(*field));
     FIELDS.into_iter().filter(is_missing)
@@ -379,6 +357,157 @@ pub(crate) fn merged(bytes: &[u8]) {
             }
             _ => {}
         }
+    }
+}
+
+/// A key is printable, within its length, and from the only line of its header.
+pub(crate) fn identity(bytes: &[u8]) {
+    const NAMES: [&str; 2] = ["authorization", "x-api-key"];
+    let Some((max_len, rest)) = bytes.split_first() else {
+        return;
+    };
+    let mut request = Request::new(());
+    *request.headers_mut() = fields(rest, &NAMES);
+    let max_len = usize::from(*max_len);
+    let [token, key] = NAMES.map(|name| {
+        let name = HeaderName::from_static(name);
+        let key = if name == NAMES[0] {
+            HeaderKey::bearer()
+        } else {
+            HeaderKey::new(name.clone())
+        };
+        let found = key.max_len(max_len).identify(&request);
+        let lines = values(request.headers(), name.as_str());
+        let expected = match lines[..] {
+            [] => Err(NoIdentity::NoHeader(name)),
+            [line] => {
+                let is_bearer = name == NAMES[0];
+                let scheme = if is_bearer { "bearer " } else { "" };
+                let usable = line
+                    .split_at_checked(scheme.len())
+                    .filter(|(found, _)| found.eq_ignore_ascii_case(scheme.as_bytes()))
+                    .map(|(_, value)| value.trim_ascii())
+                    .filter(|value| (1..=max_len).contains(&value.len()))
+                    .filter(|value| value.iter().all(|byte| (b' '..=b'~').contains(byte)));
+                usable
+                    .map(|value| String::from_utf8(value.to_vec()).unwrap())
+                    .ok_or(NoIdentity::UnusableHeader(name))
+            }
+            _ => Err(NoIdentity::UnusableHeader(name)),
+        };
+        assert_eq!(found, expected, "{request:?}");
+        if let Err(unknown) = &found {
+            let needs_no_escape = |char| matches!(char, ' '..='~') && !matches!(char, '"' | '\\');
+            assert!(unknown.detail().chars().all(needs_no_escape));
+        }
+        found
+    });
+    let both = (
+        HeaderKey::bearer().max_len(max_len),
+        HeaderKey::new(HeaderName::from_static(NAMES[1])).max_len(max_len),
+    );
+    let expected = token.and_then(|token| Ok((token, key?)));
+    assert_eq!(both.identify(&request), expected, "{request:?}");
+}
+
+/// A reader finds in the fields of any policy, name and key what was written, and the body of a denial is JSON.
+///
+/// The lines of an input: how the limiter is used, the name, the partition key, the policy.
+pub(crate) fn written(bytes: &[u8]) {
+    let mut parts = bytes.splitn(4, |byte| *byte == b'\n');
+    let [uses, name, key, policy] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let (Ok(name), Ok(policy)) = (str::from_utf8(name), str::from_utf8(policy)) else {
+        return;
+    };
+    let is_name =
+        (1..=256).contains(&name.len()) && name.chars().all(|char| matches!(char, ' '..='~'));
+    let fields = RateLimitFields::new(name);
+    assert_eq!(fields.is_ok(), is_name, "{name:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let _clock = runtime.enter();
+    if let (Ok(fields), Ok(limiter)) = (fields, Limiter::new(policy)) {
+        let _permits: Vec<_> = uses
+            .iter()
+            .take(20)
+            .map(|units| limiter.try_acquire_many((*units).into()))
+            .collect();
+        let (answer, limits) = limiter.request().try_acquire_explained();
+        let values = match &answer {
+            Ok(_) => FieldValues::granted(&limits),
+            Err(TryAcquireError::Denied(decision)) => FieldValues::denied(&limits, decision),
+            Err(_) => FieldValues::refused(&limits),
+        };
+        let decision = match &answer {
+            Err(TryAcquireError::Denied(decision)) => Some(decision),
+            _ => None,
+        };
+        let denied_by = decision.and_then(|decision| decision.denied_by_index());
+        let retry_after = decision.and_then(|decision| decision.retry_after());
+
+        /// The largest number of a structured field (RFC 9651, section 3.3.1).
+        const MOST: u64 = 999_999_999_999_999;
+        let mut headers = HeaderMap::new();
+        fields.write(&mut headers, &values.partition_key(key), now());
+        let read = |name| items(&self::values(&headers, name), |_| true).unwrap();
+        let (states, policies) = (read("ratelimit"), read("ratelimit-policy"));
+        assert_eq!((states.len(), policies.len()), (limits.len(), limits.len()));
+        let both = states.iter().zip(&policies).zip(&limits).enumerate();
+        for (index, ((state, policy), status)) in both {
+            let (sfv::ListEntry::Item(state), sfv::ListEntry::Item(policy)) = (state, policy)
+            else {
+                panic!("{headers:?}")
+            };
+            assert!(is_state(state) && is_policy(policy), "{headers:?}");
+            assert_eq!(state.bare_item, policy.bare_item, "{headers:?}");
+            let said = state.bare_item.as_string().unwrap().as_str();
+            assert!(said.starts_with(name), "{headers:?}");
+            for item in [state, policy] {
+                let said = item.params["pk"].as_byte_sequence().unwrap();
+                assert_eq!(said, key, "{headers:?}");
+            }
+            let number = |item: &sfv::Item, name: &str| {
+                i64::from(item.params[name].as_integer().unwrap()) as u64
+            };
+            assert_eq!(number(policy, "q"), status.capacity.min(MOST));
+            let is_denying = denied_by == Some(index);
+            let remaining = if is_denying { 0 } else { status.remaining };
+            assert_eq!(number(state, "r"), remaining.min(MOST), "{headers:?}");
+        }
+        for (style, family) in [
+            (RateLimitStyle::Draft10, UpstreamFamily::Draft10),
+            (RateLimitStyle::Draft7, UpstreamFamily::Draft7),
+            (RateLimitStyle::Draft6, UpstreamFamily::Draft6),
+            (
+                RateLimitStyle::XSeconds,
+                UpstreamFamily::XRateLimit(ResetFormat::Seconds),
+            ),
+            (RateLimitStyle::None, UpstreamFamily::RetryAfter),
+        ] {
+            let mut headers = HeaderMap::new();
+            let styled = fields.clone().style(style);
+            styled.write(&mut headers, &values.partition_key(key), now());
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            let reader = UpstreamReader::new(family).max_wait(Duration::MAX);
+            let answer = reader.read(status, &headers, now());
+            assert!(answer.malformed().is_empty(), "{style:?} {headers:?}");
+            if let Some(after) = retry_after.filter(|after| after.as_secs() < MOST) {
+                let said = answer.retry_after().unwrap();
+                assert!(said >= after, "{style:?} {after:?} {headers:?}");
+            }
+        }
+
+        let body = fields.problem(&values, values.problem_type());
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let violated = body["violated-policies"].as_array().unwrap();
+        assert_eq!(violated.len(), usize::from(denied_by.is_some()), "{body}");
+        let starts = |said: &serde_json::Value| said.as_str().unwrap().starts_with(name);
+        assert!(violated.iter().all(starts), "{body}");
+        let is_reduced = values.problem_type() == ProblemType::ReducedCapacity;
+        assert_eq!(is_reduced, denied_by.is_none(), "{body}");
     }
 }
 

@@ -146,7 +146,8 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         )
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+/// Any input that closes nothing.
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let pick = any::<Pick>;
     let timeout = || prop::option::weighted(0.3, 0_u64..120);
     let reports = prop_oneof![2 => Just(Outcome::Ok), 2 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
@@ -186,9 +187,13 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop_oneof![3 => Just(0_u64), 1 => 0_u64..40],
     )
         .prop_map(|(nanos, late)| Step::Pass { nanos, late });
-    let step = prop_oneof![8 => waiting, 4 => holding, 2 => changing, 4 => passing];
+    prop_oneof![8 => waiting, 4 => holding, 2 => changing, 4 => passing]
+}
+
+#[cfg(test)]
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let close = || prop::option::weighted(0.15, 0_usize..70);
-    (prop::collection::vec(step, 1..70), close(), close()).prop_map(
+    (prop::collection::vec(step(), 1..70), close(), close()).prop_map(
         |(mut steps, close, close_to_new)| {
             if let Some(at) = close {
                 steps.insert(at.min(steps.len()), Step::Close);

@@ -107,7 +107,7 @@ impl Reference {
     pub(super) fn new(
         policy: &Policy,
         since_epoch: u64,
-        options: super::Options,
+        options: super::super::Options,
         prefers_line: bool,
     ) -> Self {
         let mut reference = Self {

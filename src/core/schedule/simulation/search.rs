@@ -13,20 +13,24 @@ use super::*;
 
 /// What is tried.
 #[derive(Debug)]
-struct Bounds {
-    policy: &'static str,
+pub(super) struct Bounds {
+    /// One limit: of places, or of units a second in a sliding log.
+    pub(super) policy: &'static str,
     /// The requests of each process.
-    requests: [usize; 2],
+    pub(super) requests: [usize; 2],
     /// The most messages that are lost.
-    losses: usize,
+    pub(super) losses: usize,
     /// The most processes that die.
-    deaths: usize,
+    pub(super) deaths: usize,
     /// How often time passes, to any timer, before the rest happens in order.
-    passes: usize,
+    pub(super) passes: usize,
+    /// The most requests that are given up while they wait.
+    pub(super) give_ups: usize,
+    pub(super) prefetch: Option<PrefetchOptions>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Choice {
+pub(super) enum Choice {
     /// This event happens.
     Happen(u64),
     /// This message is lost.
@@ -34,14 +38,17 @@ enum Choice {
     /// Time passes to this timer, which fires. Timers that were due before are late.
     Pass(u64),
     Die(usize),
+    /// The request of this process that has waited longest is given up.
+    GiveUp(usize),
 }
 
 /// The state of one path, and what of the [`Bounds`] is left.
-struct World {
+pub(super) struct World {
     run: Simulation,
     losses: usize,
     deaths: usize,
     passes: usize,
+    give_ups: usize,
 }
 
 /// How much a search has tried.
@@ -53,7 +60,7 @@ struct Found {
 }
 
 impl World {
-    fn new(bounds: &Bounds) -> Self {
+    pub(super) fn new(bounds: &Bounds) -> Self {
         let mut run = Simulation::new(Setting {
             policy: bounds.policy.parse().unwrap(),
             processes: bounds.requests.len(),
@@ -61,7 +68,7 @@ impl World {
             lost: 0,
             faults: false,
             failing: false,
-            prefetch: None,
+            prefetch: bounds.prefetch,
             until: u64::MAX,
             seed: 1,
         })
@@ -78,6 +85,7 @@ impl World {
             losses,
             deaths,
             passes,
+            give_ups,
             ..
         } = *bounds;
         Self {
@@ -85,6 +93,7 @@ impl World {
             losses,
             deaths,
             passes,
+            give_ups,
         }
     }
 
@@ -97,7 +106,7 @@ impl World {
         *at
     }
 
-    fn choices(&self) -> Vec<Choice> {
+    pub(super) fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         let mut timers = Vec::new();
         let mut asked = [false; 2];
@@ -130,10 +139,17 @@ impl World {
             let alive = (0..2).filter(|process| self.run.processes[*process].alive);
             choices.extend(alive.map(Choice::Die));
         }
+        if self.give_ups > 0 {
+            let waits = |process: &usize| {
+                let process = &self.run.processes[*process];
+                process.alive && !process.waiting.is_empty()
+            };
+            choices.extend((0..2).filter(waits).map(Choice::GiveUp));
+        }
         choices
     }
 
-    fn choose(&mut self, choice: Choice) {
+    pub(super) fn choose(&mut self, choice: Choice) {
         match choice {
             Choice::Happen(sequence) => self.happen(sequence),
             Choice::Lose(sequence) => {
@@ -148,6 +164,13 @@ impl World {
             Choice::Die(process) => {
                 self.deaths -= 1;
                 self.run.happen(Event::Die(process));
+            }
+            Choice::GiveUp(process) => {
+                self.give_ups -= 1;
+                let (now, mut effects) = (self.run.moment(process), Effects::default());
+                self.run.give_up(process, now, &mut effects);
+                self.run.settle(process, now, effects);
+                self.run.check();
             }
         }
         self.forget_what_does_nothing();
@@ -196,9 +219,15 @@ impl World {
             losses,
             deaths,
             passes,
+            give_ups,
         } = self;
         let now = run.now;
-        write!(hashed, "{now} {losses} {deaths} {passes} {:?}", run.ledger).unwrap();
+        write!(
+            hashed,
+            "{now} {losses} {deaths} {passes} {give_ups} {:?}",
+            run.ledger
+        )
+        .unwrap();
         for process in &run.processes {
             let Process {
                 schedule,
@@ -240,18 +269,21 @@ impl World {
     }
 
     /// No more was granted than the limit admits.
-    fn check(&mut self) {
+    pub(super) fn check(&mut self) {
         let Self { run, .. } = self;
-        assert!(run.most_places <= 1, "places");
-        if let [.., before, latest] = run.grants[..]
-            && !run.ledger.plan().holds_places()
-        {
-            assert!(latest.abs_diff(before) >= 1_000 * MS, "a rate");
+        let limit = run.ledger.plan().limits()[0].capacity();
+        if run.ledger.plan().holds_places() {
+            assert!(run.most_places <= limit, "places");
+            return;
         }
+        run.grants.sort_unstable();
+        let mut spans = run.grants.windows(limit as usize + 1);
+        let is_long = |span: &[u64]| span[limit as usize] - span[0] >= 1_000 * MS;
+        assert!(spans.all(is_long), "a rate");
     }
 
     /// Once the rest has happened, every request of a process that lives was granted, and all units come back.
-    fn check_end(&mut self) {
+    pub(super) fn check_end(&mut self) {
         self.finish();
         self.check();
         let processes = &self.run.processes;
@@ -268,7 +300,8 @@ impl World {
             7,
         );
         let (reply, _) = self.run.ledger.call(self.run.store_time(), &question);
-        assert_eq!(reply.limits[0].remaining, 1, "a unit is lost");
+        let limit = self.run.ledger.plan().limits()[0].capacity();
+        assert_eq!(reply.limits[0].remaining, limit, "a unit is lost");
     }
 }
 
@@ -327,6 +360,8 @@ fn places_and_units_are_never_over_none_is_lost_and_nobody_starves() {
         losses,
         deaths,
         passes,
+        give_ups: 0,
+        prefetch: None,
     };
     try_all(&[
         bounds(PLACE, [2, 1], [0, 0, 0]),
@@ -351,6 +386,8 @@ fn within_wider_bounds() {
         losses,
         deaths,
         passes,
+        give_ups: 0,
+        prefetch: None,
     };
     try_all(&[bounds(PLACE), bounds(RATE)]);
 }
