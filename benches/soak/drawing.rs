@@ -33,7 +33,7 @@ pub(crate) fn draw(
     let step = samples.len().div_ceil(POINTS).max(1);
     let samples: Vec<_> = samples.iter().step_by(step).collect();
     let caption = "vertical lines: a Redis was killed (solid), or a master of a cluster (dashed)";
-    let headline = format!("soak of {:.0} minutes: {verdict}", end / 60.0);
+    let headline = format!("soak of {:.0} min: {verdict}", end / 60.0);
     plot::write(path, SIZE, (&headline, caption), |sheet| {
         let areas = sheet.split_evenly((2, 1));
         let mebibytes = |value: fn(&Sample) -> u64| -> Vec<_> {
