@@ -28,6 +28,8 @@ do
   @DECLARE
   @WORDS = @STORED_WORDS
   @LOAD
+  -- A log gets rid of the expired units that are no longer counted: the new limit would subtract them again.
+  @WRITE
   states[$], used[$] = {@WORDS}, @USED
 end
 --@end

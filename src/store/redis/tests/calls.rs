@@ -139,6 +139,26 @@ fn a_clock_that_steps_back_stands_still() {
     assert_eq!(caller.ask(2, 1, &[1, 0]).granted, 0);
 }
 
+/// A bug that is fixed: its list kept the expired units, which were then subtracted a second time.
+#[test]
+fn a_log_with_expired_units_is_taken_over_by_a_later_policy() {
+    let mut caller = Caller::new("log", "sliding log 9/1s");
+    assert_eq!(caller.ask(0, 1, &[4]).granted, 1);
+    caller.now += 700_000;
+    assert_eq!(caller.ask(1, 1, &[2]).granted, 1);
+    caller.now += 400_000; // the first four have expired
+    let (former, policy) = (caller.policy.clone(), "sliding log 8/1s".parse().unwrap());
+    let scope = call_of(0, &former).scope;
+    caller
+        .server
+        .adopt(&scope, (&former, 0), (&policy, 1), caller.now);
+    (caller.script, caller.policy) = (script_of(&policy, 1), policy);
+    assert_eq!(caller.ask(2, 1, &[6]).granted, 1);
+    caller.now += 650_000; // the two have expired, and the six have not
+    assert_eq!(caller.ask(3, 1, &[3]).granted, 0);
+    assert_eq!(caller.ask(4, 1, &[2]).granted, 1);
+}
+
 #[test]
 fn fences_rise_also_when_nothing_is_left_of_a_key() {
     let mut caller = Caller::new("fences", "1000 concurrent");
