@@ -2,10 +2,9 @@
 //!
 //! They stand in chunks rather than in one growing deque: a queue of a million waiters is never copied under a lock, a waiter that
 //! leaves from the middle moves at most half a chunk, and memory follows what is used. The first chunk grows from one waiter,
-//! because each of a million keys may have one. It is reached without a lookup in the deque of chunks, because most lines have no other.
+//! because each of a million keys may have one.
 
 use std::collections::VecDeque;
-use std::panic::Location;
 use std::ptr;
 
 use crate::core::queue::waiter::{Waiter, WaiterId};
@@ -41,11 +40,6 @@ impl Chunk {
             caller,
             exceptions: None,
         }
-    }
-
-    #[inline(always)]
-    fn has_room(&self) -> bool {
-        self.waiters.len() < self.waiters.capacity().min(CHUNK)
     }
 
     #[inline(always)]
@@ -117,23 +111,11 @@ impl Chunk {
 
 /// Only the last chunk may be empty; it is filled again, so that a line that grows and shrinks by one waiter does not allocate each
 /// time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
-    first: Chunk,
-    /// The other chunks.
-    rest: VecDeque<Chunk>,
+    chunks: VecDeque<Chunk>,
     /// The units that the waiters request.
     units: u64,
-}
-
-impl Default for WaitingLine {
-    fn default() -> Self {
-        Self {
-            first: Chunk::new(0, Location::caller()),
-            rest: VecDeque::new(),
-            units: 0,
-        }
-    }
 }
 
 impl WaitingLine {
@@ -145,80 +127,61 @@ impl WaitingLine {
     #[inline(always)]
     pub(crate) fn push(&mut self, waiter: Waiter, deadline: Moment, caller: Caller) {
         self.units = self.units.saturating_add(waiter.cost);
-        if !self.last().has_room() {
-            self.grow(caller);
+        match self.chunks.back_mut() {
+            Some(last) if last.waiters.len() < last.waiters.capacity().min(CHUNK) => {
+                last.push(waiter, deadline, caller);
+            }
+            _ => self.grow(caller).push(waiter, deadline, caller),
         }
-        self.last_mut().push(waiter, deadline, caller);
     }
 
-    /// Makes room at the end, for a waiter of this caller.
+    /// A chunk with room at the end, for a waiter of this caller.
     #[inline(never)]
-    fn grow(&mut self, caller: Caller) {
-        let waiters = &mut self.first.waiters;
-        if self.rest.is_empty() && waiters.len() < CHUNK {
+    fn grow(&mut self, caller: Caller) -> &mut Chunk {
+        if self.chunks.is_empty() {
+            self.chunks.reserve_exact(1); // most lines have one waiter
+            self.chunks.push_back(Chunk::new(1, caller));
+        } else if self.chunks.len() == 1 && self.chunks[0].waiters.len() < CHUNK {
+            let waiters = &mut self.chunks[0].waiters;
             waiters.reserve_exact(waiters.len().clamp(1, CHUNK - waiters.len()));
         } else {
-            self.rest.push_back(Chunk::new(CHUNK, caller));
+            self.chunks.push_back(Chunk::new(CHUNK, caller));
         }
-    }
-
-    #[inline(always)]
-    fn last(&self) -> &Chunk {
-        self.rest.back().unwrap_or(&self.first)
-    }
-
-    #[inline(always)]
-    fn last_mut(&mut self) -> &mut Chunk {
-        self.rest.back_mut().unwrap_or(&mut self.first)
-    }
-
-    fn chunk(&self, number: usize) -> Option<&Chunk> {
-        match number.checked_sub(1) {
-            None => Some(&self.first),
-            Some(number) => self.rest.get(number),
-        }
-    }
-
-    fn chunk_mut(&mut self, number: usize) -> Option<&mut Chunk> {
-        match number.checked_sub(1) {
-            None => Some(&mut self.first),
-            Some(number) => self.rest.get_mut(number),
-        }
-    }
-
-    fn chunks(&self) -> impl DoubleEndedIterator<Item = &Chunk> {
-        std::iter::once(&self.first).chain(&self.rest)
+        self.chunks.back_mut().expect("pushed")
     }
 
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Waiter> {
-        self.first.waiters.front()
+        self.chunks.front()?.waiters.front()
     }
 
     #[inline(always)]
     pub(crate) fn front_and_caller(&self) -> Option<(&Waiter, Caller)> {
-        let front = self.front()?;
-        Some((front, self.first.deadline_and_caller(0).1))
+        let first = self.chunks.front()?;
+        Some((first.waiters.front()?, first.deadline_and_caller(0).1))
     }
 
     pub(crate) fn back(&self) -> Option<&Waiter> {
-        self.chunks().rev().find_map(|chunk| chunk.waiters.back())
+        self.chunks
+            .iter()
+            .rev()
+            .find_map(|chunk| chunk.waiters.back())
     }
 
     pub(crate) fn get(&self, id: WaiterId) -> Option<&Waiter> {
         let (number, nth) = self.find(id)?;
-        self.chunk(number)?.waiters.get(nth)
+        self.chunks[number].waiters.get(nth)
     }
 
     pub(crate) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter> {
         let (number, nth) = self.find(id)?;
-        self.chunk_mut(number)?.waiters.get_mut(nth)
+        self.chunks[number].waiters.get_mut(nth)
     }
 
     /// `None` if the waiter no longer waits.
     pub(crate) fn deadline_and_caller(&self, id: WaiterId) -> Option<(Moment, Caller)> {
         let (number, nth) = self.find(id)?;
-        Some(self.chunk(number)?.deadline_and_caller(nth))
+        Some(self.chunks[number].deadline_and_caller(nth))
     }
 
     /// Takes a waiter out, with its deadline. `None` if it no longer waits.
@@ -239,13 +202,14 @@ impl WaitingLine {
     /// the last one.
     #[inline(always)]
     pub(crate) fn pop_plain(&mut self, cost: u64) -> Option<(Waiter, bool)> {
-        let front = self.front()?;
+        let first = self.chunks.front_mut()?;
+        let front = first.waiters.front()?;
         if front.cost != cost || front.id.has_details() {
             return None;
         }
-        let (waiter, _) = self.first.pop()?;
+        let (waiter, _) = first.pop()?;
         self.units = self.units.saturating_sub(cost);
-        let is_last = self.first.waiters.is_empty() && {
+        let is_last = first.waiters.is_empty() && {
             self.drop_first();
             self.front().is_none()
         };
@@ -254,8 +218,9 @@ impl WaitingLine {
 
     #[inline(always)]
     fn pop(&mut self) -> Option<(Waiter, Moment)> {
-        let removed = self.first.pop();
-        if self.first.waiters.is_empty() {
+        let first = self.chunks.front_mut()?;
+        let removed = first.pop();
+        if first.waiters.is_empty() {
             self.drop_first();
         }
         removed
@@ -264,14 +229,11 @@ impl WaitingLine {
     #[inline(never)]
     fn remove_behind(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
         let (number, nth) = self.find(id)?;
-        let chunk = self.chunk_mut(number)?;
-        let removed = chunk.remove(nth);
-        let is_empty = chunk.waiters.is_empty();
-        match number.checked_sub(1) {
-            Some(in_rest) if is_empty && in_rest + 1 < self.rest.len() => {
-                self.rest.remove(in_rest);
-            }
-            _ => self.merge(number), // the first chunk has the front, which is another waiter
+        let removed = self.chunks[number].remove(nth);
+        if self.chunks[number].waiters.is_empty() && number + 1 < self.chunks.len() {
+            self.chunks.remove(number);
+        } else {
+            self.merge(number);
         }
         if number > 0 {
             self.merge(number - 1);
@@ -279,39 +241,40 @@ impl WaitingLine {
         removed
     }
 
-    /// Puts another chunk in the place of the first one, which is empty, or shrinks it if it is the only one.
+    /// Drops the first chunk, which is empty, or shrinks it if it is the only one.
     #[inline(never)]
     fn drop_first(&mut self) {
-        if let Some(next) = self.rest.pop_front() {
-            self.first = next;
+        if self.chunks.len() > 1 {
+            self.chunks.pop_front();
         }
         if self.front().is_none() {
             self.units = 0;
-            let waiters = &mut self.first.waiters;
-            self.first.exceptions = None;
+            let Chunk {
+                waiters,
+                exceptions,
+                ..
+            } = &mut self.chunks[0];
+            *exceptions = None;
             if waiters.capacity() > KEPT {
                 waiters.shrink_to(waiters.capacity() / 2);
-                self.rest.shrink_to(0);
+                self.chunks.shrink_to(1);
             }
         }
     }
 
     /// Puts the waiters of a chunk and of the next one into one chunk, if they are few.
     fn merge(&mut self, number: usize) {
-        let len = |chunk: Option<&Chunk>| Some(chunk?.waiters.len());
-        if let Some(own) = len(self.chunk(number))
-            && let Some(others) = len(self.chunk(number + 1))
-            && own + others <= MERGED
-            && let Some(next) = self.rest.remove(number)
-            && let Some(chunk) = self.chunk_mut(number)
+        if let Some(next) = self.chunks.get(number + 1)
+            && self.chunks[number].waiters.len() + next.waiters.len() <= MERGED
+            && let Some(next) = self.chunks.remove(number + 1)
         {
-            chunk.append(next);
+            self.chunks[number].append(next);
         }
     }
 
     /// All waiters with their deadlines.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Waiter, Moment)> {
-        self.chunks().flat_map(Chunk::iter)
+        self.chunks.iter().flat_map(Chunk::iter)
     }
 
     /// The chunk of a waiter, and its place in it.
@@ -327,8 +290,9 @@ impl WaitingLine {
                 .front()
                 .is_some_and(|first| first.id.since(front) <= arrival)
         };
-        let number = self.rest.partition_point(begins_by_then);
-        let nth = (self.chunk(number)?.waiters)
+        let number = self.chunks.partition_point(begins_by_then) - 1; // the first one does
+        let nth = self.chunks[number]
+            .waiters
             .binary_search_by_key(&arrival, |waiter| waiter.id.since(front))
             .ok()?;
         Some((number, nth))
@@ -395,7 +359,10 @@ mod tests {
     impl WaitingLine {
         /// The waiters that there is memory for.
         fn capacity(&self) -> usize {
-            self.chunks().map(|chunk| chunk.waiters.capacity()).sum()
+            self.chunks
+                .iter()
+                .map(|chunk| chunk.waiters.capacity())
+                .sum()
         }
 
         fn push_plain(&mut self, arrival: u64) {
@@ -455,16 +422,18 @@ mod tests {
     fn callers_are_written_out_only_where_they_differ() {
         let [one, other, _] = callers();
         let mut line = WaitingLine::filled(2 * CHUNK as u64);
-        assert!(size_of::<Chunk>() <= 48 && line.chunks().all(|chunk| chunk.exceptions.is_none()));
+        assert!(
+            size_of::<Chunk>() <= 48 && line.chunks.iter().all(|chunk| chunk.exceptions.is_none())
+        );
         for arrival in 0..2 * CHUNK as u64 {
             line.remove(id(arrival));
         }
         for (arrival, caller) in [(1_000, other), (1_001, other), (1_002, one)] {
-            assert!(line.first.exceptions.is_none());
+            assert!(line.chunks[0].exceptions.is_none());
             line.push(waiter(id(arrival)), Moment::NEVER, caller);
         }
         assert!(
-            line.first
+            line.chunks[0]
                 .exceptions
                 .as_ref()
                 .is_some_and(|exceptions| exceptions.len() == 3)
@@ -489,7 +458,7 @@ mod tests {
         for arrival in 0..10_000 {
             line.remove(id(arrival));
         }
-        assert!(line.capacity() <= CHUNK && line.rest.capacity() == 0);
+        assert!(line.capacity() <= CHUNK && line.chunks.capacity() == 1);
         for _ in 0..8 {
             line.push_plain(0);
             line.remove(id(0));
