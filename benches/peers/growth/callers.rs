@@ -17,8 +17,8 @@ use crate::timing::{median, since};
 const SIZES: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 const PEER: &str = "tokio Semaphore";
 /// The turns of all callers in one batch.
-const TURNS: usize = 100_000;
-const BATCHES: usize = 9;
+const TURNS: usize = 50_000;
+const BATCHES: usize = 7;
 /// So few places that callers wait, and so many that none waits.
 const FEW: u32 = 8;
 const MANY: u32 = 10_000;

@@ -47,8 +47,8 @@ pub(crate) fn bytes(charts: &mut [Chart]) -> Option<Chart> {
         .flat_map(|chart| std::mem::take(&mut chart.bytes))
         .collect();
     (!curves.is_empty()).then_some(Chart {
-        title: "heap for each of so many",
-        promise: "a waiter 58 B, a key 22 B, a flow 250 B at most",
+        title: "heap bytes for each of so many",
+        promise: "A waiter 58 B in a box, a key 22 B of a million, a flow 250 B and its request.",
         unit: "B",
         curves,
         bytes: Vec::new(),

@@ -19,17 +19,19 @@ const PEER: &str = "governor";
 const INTERVAL: Duration = Duration::from_secs(3_600);
 /// More than a run takes of any key.
 const BURST: NonZeroU32 = NonZeroU32::new(500_000).unwrap();
+/// A limiter has at least this much room, as one with default options.
+const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// Keys that become known in all rounds of one size, if that is not fewer than one round.
-const FILLED: usize = 2_000_000;
+const FILLED: usize = 1_000_000;
 const MOST_FILLS: usize = 101;
 const BATCH: usize = 1 << 17;
 const BATCHES: usize = 9;
 
 pub(crate) fn chart() -> Chart {
     let ours = costs(
-        || {
+        |size| {
             KeyedLimiter::builder(Throttle::every(INTERVAL).burst(BURST.get().into()))
-                .max_keys(usize::MAX)
+                .max_keys(size.max(DEFAULT_MAX_KEYS))
                 .build()
                 .expect("a sound policy")
         },
@@ -37,7 +39,7 @@ pub(crate) fn chart() -> Chart {
     );
     let quota = Quota::with_period(INTERVAL).expect("not zero");
     let theirs = costs(
-        || RateLimiter::dashmap_with_clock(quota.allow_burst(BURST), MonotonicClock),
+        |_| RateLimiter::dashmap_with_clock(quota.allow_burst(BURST), MonotonicClock),
         |governor, key| governor.check_key(key).is_ok(),
     );
     Chart {
@@ -46,9 +48,9 @@ pub(crate) fn chart() -> Chart {
         unit: "ns",
         curves: vec![
             Curve::new("a random known key", ours.known),
-            Curve::new("a new key, from the first to the last", ours.new),
+            Curve::new("a new key, on average while filled", ours.new),
             Curve::of_peer(PEER, "a random known key", theirs.known),
-            Curve::of_peer(PEER, "a new key, from the first to the last", theirs.new),
+            Curve::of_peer(PEER, "a new key, on average while filled", theirs.new),
         ],
         bytes: vec![
             Curve::new("a key of 8 bytes", ours.bytes),
@@ -64,20 +66,17 @@ struct Costs {
     bytes: Points,
 }
 
-fn costs<L>(empty: impl Fn() -> L, admits: impl Fn(&L, &u64) -> bool) -> Costs {
+fn costs<L>(empty: impl Fn(usize) -> L, admits: impl Fn(&L, &u64) -> bool) -> Costs {
     let mut costs = Costs::default();
     for size in SIZES {
         eprintln!("  {size}");
-        let mut spans = Vec::new();
+        let mut spans = Vec::with_capacity(MOST_FILLS);
         // The tables before the last one only show how long it takes to fill one.
         for _ in 1..(FILLED / size).clamp(1, MOST_FILLS) {
-            fill(&empty(), size, &admits, &mut spans);
+            fill(&empty(size), size, &admits, &mut spans);
         }
-        let (bytes, limiter) = bytes_kept_by(|| {
-            let limiter = empty();
-            fill(&limiter, size, &admits, &mut spans);
-            limiter
-        });
+        let limiter = empty(size);
+        let (bytes, ()) = bytes_kept_by(|| fill(&limiter, size, &admits, &mut spans));
         costs.new.push((size, median(spans)));
         costs.bytes.push((size, bytes as f64 / size as f64));
         let batch = |round: usize| {

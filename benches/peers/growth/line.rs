@@ -13,7 +13,7 @@ use crate::scatter::scatter;
 use crate::timing::{median, nanos_each};
 
 /// Waiters that join in all rounds of one size, where that is not fewer than [`LEAST_ROUNDS`].
-const JOINED: usize = 2_000_000;
+const JOINED: usize = 1_000_000;
 const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 2_001;
 /// The bytes of fewer waiters are mostly those of the limiter itself.

@@ -23,7 +23,7 @@ pub(crate) fn chart() -> Chart {
     let theirs = Line::new(|_| Arc::clone(&semaphore).acquire_owned()).costs(&SIZES);
     Chart {
         title: "requests that wait for a place",
-        promise: "Only the front is decided again; leaving moves half a chunk at most.",
+        promise: "Only the front is decided again; one that leaves moves half a chunk of 64.",
         unit: "ns",
         curves: vec![
             Curve::new("a hand-off", ours.hand_over),
