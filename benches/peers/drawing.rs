@@ -1,16 +1,12 @@
 //! The drawing of the ratios: a line for each ratio of the table, of tollgate to a peer.
 
-use std::error::Error;
 use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 
+use crate::canvas::{Area, Drawn, INK, text};
 use crate::table::Proportion;
-
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub(crate) type Drawn = Result<(), Box<dyn Error>>;
 
 const WIDTH: i32 = 900;
 /// The height of the title, the legend and the numbers of the scale, above the lines.
@@ -32,7 +28,6 @@ const PEER: i32 = 686;
 const ENDS: (f64, f64) = (0.25, 4.0);
 const TICKS: [(f64, &str); 5] = [(0.25, "¼"), (0.5, "½"), (1.0, "1"), (2.0, "2"), (4.0, "4")];
 
-pub(crate) const INK: RGBColor = RGBColor(45, 55, 72);
 /// Blue and orange differ for every kind of colour vision, and the shapes differ without colour.
 const MET: RGBColor = RGBColor(0, 114, 178);
 const MISSED: RGBColor = RGBColor(213, 94, 0);
@@ -173,13 +168,4 @@ fn is_on_scale(proportion: f64) -> bool {
 fn x(proportion: f64) -> i32 {
     let share = (proportion.clamp(ENDS.0, ENDS.1) / ENDS.0).ln() / (ENDS.1 / ENDS.0).ln();
     SCALE.0 + (share * f64::from(SCALE.1 - SCALE.0)).round() as i32
-}
-
-pub(crate) fn text(area: &Area<'_>, at: (i32, i32), text: &str, size: u32, side: HPos) -> Drawn {
-    let style = ("sans-serif", size)
-        .into_font()
-        .color(&INK)
-        .pos(Pos::new(side, VPos::Center));
-    area.draw_text(text, &style, at)?;
-    Ok(())
 }

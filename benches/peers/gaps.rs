@@ -7,7 +7,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use crate::drawing::{Area, Drawn, INK, text};
+use crate::canvas::{Area, Drawn, INK, text};
 
 const SIZE: (u32, u32) = (640, 460);
 /// The corners of the plot.

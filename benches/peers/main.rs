@@ -13,6 +13,7 @@
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
 //! peers of a workload take turns in short batches, and a ratio is the median of the ratios of all rounds.
 
+mod canvas;
 mod contended;
 mod decision;
 mod drawing;
@@ -26,6 +27,7 @@ mod http_server;
 mod keyed;
 mod memory;
 mod rounds;
+mod scatter;
 mod services;
 mod setup;
 mod spans;
@@ -48,6 +50,7 @@ mod spans;
 mod stores;
 mod stream;
 mod table;
+mod timing;
 mod trace;
 mod uncontended;
 mod waiting;

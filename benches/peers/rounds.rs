@@ -1,8 +1,7 @@
 //! Contestants that take turns in rounds.
 
-use std::time::Instant;
-
 use crate::table::{Bar, Row, Unit};
+pub(crate) use crate::timing::{median, nanos_each, since};
 
 type Batch<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
@@ -65,22 +64,4 @@ impl<'a> Contest<'a> {
         }
         figures
     }
-}
-
-/// Nanoseconds for each operation. The operations do not wait.
-pub(crate) fn nanos_each(operations: u32, mut operation: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    for _ in 0..operations {
-        operation();
-    }
-    since(start, operations)
-}
-
-pub(crate) fn since(start: Instant, operations: u32) -> f64 {
-    start.elapsed().as_nanos() as f64 / f64::from(operations)
-}
-
-pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }

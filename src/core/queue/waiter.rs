@@ -112,6 +112,11 @@ impl WaiterId {
         first(level)..first(level + 1)
     }
 
+    /// How many arrivals after that of `front` this one was.
+    pub(crate) fn arrivals_since(self, front: Self) -> u64 {
+        (self.0 >> ARRIVAL_SHIFT).wrapping_sub(front.0 >> ARRIVAL_SHIFT) & ARRIVAL_MASK
+    }
+
     /// A number that orders the waiters of one level that arrived with `front` or after it.
     #[inline(always)]
     pub(crate) fn since(self, front: Self) -> u64 {

@@ -277,6 +277,15 @@ impl WaitingLine {
         self.chunks.iter().flat_map(Chunk::iter)
     }
 
+    /// The chunk of a waiter, if none behind the first chunk has left, and all requests since have joined this line. A search that begins
+    /// in the middle of a long line waits for memory a dozen times.
+    fn likely_chunk(&self, id: WaiterId, front: WaiterId) -> usize {
+        let chunk = CHUNK as u64;
+        let in_first = self.chunks.front().map_or(0, |first| first.waiters.len());
+        let behind_first = id.arrivals_since(front) + chunk - in_first as u64;
+        usize::try_from(behind_first / chunk).unwrap_or(usize::MAX)
+    }
+
     /// The chunk of a waiter, and its place in it.
     fn find(&self, id: WaiterId) -> Option<(usize, usize)> {
         let front = self.front()?.id;
@@ -290,13 +299,40 @@ impl WaitingLine {
                 .front()
                 .is_some_and(|first| first.id.since(front) <= arrival)
         };
-        let number = self.chunks.partition_point(begins_by_then) - 1; // the first one does
+        let count = partition_point_near(
+            self.likely_chunk(id, front).saturating_add(1),
+            self.chunks.len(),
+            |number| begins_by_then(&self.chunks[number]),
+        );
+        let number = count - 1; // the first one does
         let nth = self.chunks[number]
             .waiters
             .binary_search_by_key(&arrival, |waiter| waiter.id.since(front))
             .ok()?;
         Some((number, nth))
     }
+}
+
+/// The number of the first indices below `len` for which `holds`, if it holds for no later one. The closer the guess, the fewer are tried:
+/// two for the right one. (Bentley and Yao, 1976, "An almost optimal algorithm for unbounded searching".)
+fn partition_point_near(guess: usize, len: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, len);
+    let mut step = 0;
+    while low < high {
+        let index = match (low > 0, high < len) {
+            (false, false) => guess.clamp(1, len) - 1,
+            (true, false) => (low - 1).saturating_add(step).min(len - 1),
+            (false, true) => high.saturating_sub(step),
+            (true, true) => low.midpoint(high),
+        };
+        if holds(index) {
+            low = index + 1;
+        } else {
+            high = index;
+        }
+        step = step.saturating_mul(2).max(1);
+    }
+    low
 }
 
 /// A line for each priority. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: another
@@ -415,6 +451,44 @@ mod tests {
                 prop_assert!(line.capacity() <= 4 * model.len() + 3 * CHUNK, "{} for {}", line.capacity(), model.len());
             }
         }
+    }
+
+    /// A waiter that gives up is found at once, however long the line is.
+    #[test]
+    fn the_chunk_of_a_waiter_follows_from_its_arrival() {
+        let mut line = WaitingLine::filled(1_000);
+        for front in 0..500 {
+            for arrival in front..1_000 {
+                let chunk = line.find(id(arrival)).map(|(number, _)| number);
+                assert_eq!(chunk, Some(line.likely_chunk(id(arrival), id(front))));
+            }
+            line.pop();
+        }
+    }
+
+    #[test]
+    fn a_search_from_a_guess_tries_few_indices() {
+        for len in 0..40 {
+            for (point, guess) in
+                (0..=len).flat_map(|point| (0..50).map(move |guess| (point, guess)))
+            {
+                let mut tries = 0;
+                let found = partition_point_near(guess, len, |index| {
+                    tries += 1;
+                    index < point
+                });
+                assert_eq!(found, point, "of {len}, near {guess}");
+                let most = match point.abs_diff(guess.min(len)) {
+                    0 => 2,
+                    distance => 4 + 2 * distance.ilog2(),
+                };
+                assert!(tries <= most, "{tries} of {len}: {point}, near {guess}");
+            }
+        }
+        assert_eq!(
+            partition_point_near(usize::MAX, 1_000, |index| index < 7),
+            7
+        );
     }
 
     /// Waiters with one caller and without deadlines, as most are, take memory for nothing else.
