@@ -437,6 +437,69 @@ mod tests {
         assert_eq!(rule.decide(second, at(8), 1), Err(at(7 + S)));
     }
 
+    fn granted(rule: &WindowRule, state: WindowState, now: u64, cost: u64) -> WindowState {
+        rule.decide(state, at(now), cost).unwrap()
+    }
+
+    #[test]
+    fn a_reward_takes_units_off_the_present_window() {
+        for phase in [None, Some(0)] {
+            let rule = WindowRule {
+                limit: 5,
+                period: S,
+                phase,
+            };
+            let state = granted(&rule, WindowState::default(), 7, 4);
+            let left = |now| rule.remaining(rule.forgive(state, at(now), 3), at(now));
+            assert_eq!((left(8), left(S + 7)), (4, 5));
+        }
+    }
+
+    #[test]
+    fn a_window_opens_with_the_first_grant_after_a_debt_is_paid() {
+        let rule = WindowRule {
+            limit: 2,
+            period: S,
+            phase: None,
+        };
+        let state = rule.charge(WindowState::default(), at(1), 5);
+        assert_eq!(rule.remaining(state, at(2 * S + 1)), 1);
+        let state = granted(&rule, state, 3 * S + 8, 2);
+        assert_eq!(rule.decide(state, at(3 * S + 9), 1), Err(at(4 * S + 8)));
+    }
+
+    #[test]
+    fn a_window_that_a_grant_opened_stays_as_old_under_another_policy() {
+        let rule = |period, phase| WindowRule {
+            limit: 9,
+            period,
+            phase,
+        };
+        let (former, ratio) = (rule(S, None), Ratio { new: 9, old: 9 });
+        let state = granted(&former, WindowState::default(), 5, 4);
+        let now = at(5 + S / 4);
+        let taken_over = |new: WindowRule| new.take_over(now, &former, state, ratio);
+        let opened = |new: WindowRule, ends| {
+            assert_eq!(
+                taken_over(new),
+                WindowState {
+                    ends: at(ends),
+                    used: 4
+                }
+            );
+        };
+        opened(rule(10 * S, None), 5 + 10 * S); // a quarter of a second old
+        opened(rule(S / 10, None), 5 + S / 4 + S / 10 * 3 / 4); // a quarter of its period old
+        opened(rule(10 * S, Some(0)), 10 * S);
+
+        let on_a_grid = rule(S, Some(0));
+        let state = granted(&on_a_grid, WindowState::default(), 5, 4);
+        let taken_over = former.take_over(now, &on_a_grid, state, ratio);
+        assert_eq!(taken_over.ends, now.plus(S));
+        let unused = former.take_over(now, &former, WindowState::default(), ratio);
+        assert_eq!(unused, WindowState::default());
+    }
+
     #[test]
     fn the_largest_parameters_do_not_overflow() {
         let rule = WindowRule {

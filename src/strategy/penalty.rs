@@ -508,7 +508,7 @@ impl Strategy for PenaltyRule {
         let each = match self.fall {
             FallRule::By(units) => units,
             FallRule::Halving => {
-                while value > self.threshold && to_fall > 0 {
+                while value > self.threshold {
                     to_fall = to_fall.saturating_sub(value.div_ceil(2).into());
                     value /= 2;
                     steps += 1;
@@ -547,13 +547,13 @@ impl Strategy for PenaltyRule {
         )
     }
 
-    /// Lowers the counter, not below zero. A ban stays.
+    /// Lowers the counter, not below zero. A ban stays: during it, the counter is zero.
     fn forgive(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
         let settled = self.settled(state, now);
         let value = settled
             .value
             .saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
-        if settled.at > now || settled.value == 0 || value > 0 {
+        if settled.value == 0 || value > 0 {
             return PenaltyState { value, ..settled };
         }
         // The counter is zero from now on.
@@ -614,7 +614,7 @@ impl Strategy for PenaltyRule {
         ratio: Ratio,
     ) -> PenaltyState {
         let PenaltyState { at, value, bans } = former.settled(state, now);
-        let at = if value == 0 || at > now {
+        let at = if value == 0 {
             at
         } else {
             now.minus(carried_age(now.since(at), former.period, self.period))

@@ -176,6 +176,93 @@ fn a_round_counts_units() {
     within(&server.run(20 * SECOND), 375.0, 420.0); // settles at 1.5 × 250 + √limit
 }
 
+/// The state after the next permit reports that it took this long.
+fn done(adapt: &Adapt, state: AdaptState, in_flight: u64, rtt_nanos: u64) -> AdaptState {
+    let fence = state.skip + 1;
+    let sample = Sample {
+        rtt_nanos: Some(rtt_nanos),
+        in_flight,
+        ..sample(Outcome::Ok, fence, fence)
+    };
+    adapt.update(state, Moment::START, sample)
+}
+
+#[test]
+fn a_round_has_as_many_units_as_the_limit_and_ten_reports() {
+    let adapt = Adapt::gradient();
+    for (limit, reports) in [(4, 10), (10, 10), (11, 11)] {
+        let mut state = adapt.initial(limit);
+        for report in 1..=reports {
+            assert_eq!((state.round.reports, state.rounds), (report - 1, 0));
+            state = done(&adapt, state, limit, MS);
+        }
+        assert_eq!((state.round, state.rounds), (Round::default(), 1));
+    }
+}
+
+/// A round with less than half of the limit in use raises nothing, and is as good as a probe.
+#[test]
+fn half_of_the_limit_is_in_use() {
+    let (gradient, aimd) = (Adapt::gradient(), Adapt::aimd());
+    let new = gradient.initial(10);
+    let round =
+        |state, in_flight| (0..10).fold(state, |state, _| done(&gradient, state, in_flight, MS));
+    for (in_flight, rises) in [(4, false), (5, true)] {
+        assert_eq!(done(&aimd, new, in_flight, MS).estimate > 10.0, rises);
+        assert_eq!(round(new, in_flight).estimate > 10.0, rises);
+        assert_eq!(
+            round(round(new, 10), in_flight).rounds,
+            if rises { 2 } else { 0 }
+        );
+    }
+}
+
+#[test]
+fn an_overload_ends_a_probe_and_begins_a_round() {
+    let adapt = Adapt::gradient();
+    let mut state = adapt.initial(20);
+    while !state.probing {
+        state = done(&adapt, state, state.limit, MS);
+    }
+    while state.round.reports < 2 {
+        let estimate = state.estimate * 900.0 / 1e3;
+        let cut = AdaptState {
+            estimate,
+            limit: estimate as u64,
+            skip: state.skip + 9,
+            settling: 0,
+            probing: false,
+            rounds: 0,
+            round: Round::default(),
+            ..state
+        };
+        let refused = sample(Outcome::Overloaded, state.skip + 1, state.skip + 9);
+        assert_eq!(adapt.update(state, Moment::START, refused), cut);
+        state = done(&adapt, state, state.limit, MS);
+    }
+}
+
+#[test]
+fn an_overload_takes_one_at_least() {
+    let mut state = Adapt::aimd().initial(5);
+    for fence in 1..=5 {
+        state = Adapt::aimd().update(
+            state,
+            Moment::START,
+            sample(Outcome::Overloaded, fence, fence),
+        );
+        assert_eq!(state.limit(), 5_u64.saturating_sub(fence).max(1));
+    }
+}
+
+#[test]
+fn a_round_trip_as_long_as_the_timeout_is_in_time() {
+    let timeout = 12 * MS;
+    let new = aimd().initial(10);
+    assert!(done(&aimd(), new, 10, timeout).estimate > 10.0);
+    assert_eq!(done(&aimd(), new, 10, timeout + 1).limit(), 9);
+}
+
 #[test]
 fn a_round_trip_that_is_not_known_counts_with_an_overload_only() {
     for adapt in [Adapt::gradient(), aimd()] {

@@ -162,6 +162,35 @@ fn grants_of_the_latest_five_instants_are_refunded_whole() {
     }
 }
 
+/// Other instants would be joined sooner, and less of their grants would be refunded.
+#[test]
+fn only_instants_that_found_more_used_are_recorded() {
+    let rule = rule(1, 1, 100);
+    let (mut state, mut refund_bound) = (PaceState::default(), RefundBound::new(at(0)));
+    let mut note = |now| {
+        refund_bound.note(&rule, state, at(now));
+        state = rule.charge(state, at(now), 2);
+        refund_bound.found.len()
+    };
+    let found = [0, 0, 1, 1, 2, 4, 8, 20].map(&mut note);
+    assert_eq!(found, [1, 1, 2, 2, 3, 3, 3, 1]);
+}
+
+#[test]
+fn a_record_that_is_short_again_gives_memory_back() {
+    for (capacity, len, left) in [
+        (1_024, 255, 512),
+        (1_024, 256, 1_024),
+        (RefundBound::KEPT, 0, RefundBound::KEPT),
+    ] {
+        let mut found = Vec::with_capacity(capacity);
+        found.resize(len, (at(0), 0));
+        let mut refund_bound = RefundBound { found };
+        refund_bound.drop_from(1);
+        assert_eq!(refund_bound.found.capacity(), left);
+    }
+}
+
 /// Trap: overflow at the largest quotas.
 #[test]
 fn the_largest_parameters_do_not_overflow() {

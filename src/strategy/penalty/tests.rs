@@ -216,6 +216,11 @@ proptest! {
             let reset = rule.reset_at(state, now);
             prop_assert_eq!(rule.settled(state, reset), PenaltyState::default());
             prop_assert!(reset == now || rule.settled(state, reset.minus(1)) != PenaltyState::default());
+            let mut later = naive.clone();
+            while later.value > 0 || later.banned > 0 || later.bans > 0 {
+                later.tick(&rule);
+            }
+            prop_assert_eq!(later.now, reset.nanos());
         }
         prop_assert_eq!(Naive::replay(&rule, &touches), admitted);
     }
@@ -237,6 +242,47 @@ proptest! {
         }
         prop_assert!(predicted <= rule.ready_at(state, now, 0, cost));
     }
+}
+
+/// While it is far above the threshold, a halving takes off more than half of the threshold.
+#[test]
+fn a_prediction_counts_the_halvings_to_the_threshold_first() {
+    let rule = Penalty::new(10, Rate::per_second(1))
+        .half_life(nanos(S))
+        .ceiling(80)
+        .checked(Duration::ZERO)
+        .unwrap();
+    let state = rule.charge(rule.initial(at(0)), at(0), 80);
+    // 40, 20, 10; of the five before it and itself, one is left above 5; 5 again.
+    assert_eq!(rule.ready_at(state, at(0), 5, 1), at(5 * S));
+}
+
+#[test]
+fn an_attempt_is_refunded_unless_a_step_came_since() {
+    let rule = Penalty::new(10, Rate::new(1, nanos(100)))
+        .checked(Duration::ZERO)
+        .unwrap();
+    let first = rule.charge(rule.initial(at(0)), at(30), 4);
+    let second = rule.charge(first, at(60), 3);
+    assert_eq!(rule.refund(first, at(40), at(30), 4), rule.initial(at(0)));
+    assert_eq!(rule.refund(second, at(129), at(60), 3), first);
+    assert_eq!(rule.refund(second, at(130), at(60), 3), second);
+}
+
+#[test]
+fn a_changed_penalty_keeps_the_counter_the_ban_and_the_part_of_a_step() {
+    let rule = |period| {
+        Penalty::new(10, Rate::new(1, nanos(period)))
+            .ban(nanos(500))
+            .checked(Duration::ZERO)
+            .unwrap()
+    };
+    let (former, new, ratio) = (rule(100), rule(1_000), Ratio { new: 10, old: 10 });
+    let state = former.charge(former.initial(at(0)), at(30), 4);
+    let taken_over = new.take_over(at(170), &former, state, ratio);
+    assert_eq!((taken_over.value, taken_over.at), (3, at(130)));
+    let banned = former.deny(state, at(170), 8);
+    assert_eq!(new.take_over(at(171), &former, banned, ratio), banned);
 }
 
 /// Every attempt counts, up to a ceiling that sets the longest lock-out, without a sweep over all counters.

@@ -89,7 +89,7 @@ impl CounterRule {
         })
     }
 
-    /// How far into the window of `rolled` there is room for `cost`. `None`: not in this window.
+    /// How far into the window of `rolled` there is room for `cost`, its end included. `None`: not in this window.
     fn elapsed(&self, rolled: CounterState, cost: u64) -> Option<u64> {
         let units = self
             .limit
@@ -102,7 +102,7 @@ impl CounterRule {
         } else {
             quotient(room, rolled.previous.into())
         };
-        Some(self.period.saturating_sub(to_go)).filter(|elapsed| *elapsed < self.period)
+        Some(self.period.saturating_sub(to_go))
     }
 
     /// The first instant with room. The weight only falls while nothing is granted, across windows too.

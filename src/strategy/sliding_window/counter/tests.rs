@@ -27,7 +27,7 @@ fn weight(grants: &[(u64, u64)], period: u64, now: u64) -> u64 {
 proptest! {
     #![proptest_config(crate::replay::cases(4_000))]
 
-    /// Invariants 1 and 7, against a list of every grant, with refunds and debts.
+    /// Invariants 1 and 7, against a list of every grant, with refunds, rewards and debts.
     #[test]
     fn agrees_with_a_list_of_every_grant(
         limit in 1_u64..9, period in 1_u64..300,
@@ -45,6 +45,15 @@ proptest! {
                 1 if !grants.is_empty() => {
                     let (at, cost) = grants.remove(pick.index(grants.len()));
                     state = rule.refund(state, now, Moment::from_nanos(at), cost);
+                }
+                2 => {
+                    state = rule.forgive(state, now, cost);
+                    let mut left = cost;
+                    for (_, units) in grants.iter_mut().rev() {
+                        let taken = left.min(*units);
+                        *units -= taken;
+                        left -= taken;
+                    }
                 }
                 _ => {
                     let cost = cost.min(limit);

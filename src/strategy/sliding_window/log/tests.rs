@@ -81,6 +81,24 @@ proptest! {
     }
 }
 
+#[test]
+fn a_log_takes_over_the_grants_that_count_and_no_entry_without_units() {
+    let rule = LogRule {
+        limit: 8,
+        period: 100,
+    };
+    let mut log = Grants::default();
+    for granted in 0..8 {
+        rule.charge(&mut log, at(granted), 1);
+    }
+    let at_most = |units, now| {
+        rule.take_over(at(now), &rule, &log, Ratio { new: units, old: 8 })
+            .to_vec()
+    };
+    assert_eq!(at_most(2, 50), [(at(3), 1), (at(7), 1)]);
+    assert_eq!(at_most(8, 105), [(at(6), 1), (at(7), 1)]);
+}
+
 /// Trap: retry-after names the oldest entry, which frees too little.
 #[test]
 fn a_cost_waits_for_the_last_unit_in_its_way_not_the_oldest() {
