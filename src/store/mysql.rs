@@ -20,10 +20,11 @@ use crate::policy::Policy;
 
 /// A store in MariaDB 10.3 or later, or MySQL 8. Clones share the store.
 ///
-/// Time is that of the server's clock. A call takes one round trip if no other process has written the key since this process
-/// did, or if the call changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant
-/// one round trip earlier. Its leases then end that much later on the server. If several processes write a key at the same time,
-/// a call locks the row of the key. The cache of known keys takes 64 MiB at most.
+/// Time is that of the server's clock. A call takes one round trip if no other process has written the key since this process did,
+/// or if the call changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant one
+/// round trip earlier: by the clocks of the callers, a span of a rate may be shorter by that. Its leases then end that much later
+/// on the server. If several processes write a key at the same time, a call locks the row of the key. The cache of known keys takes
+/// 64 MiB at most.
 ///
 /// A store makes up to eight connections, and replaces those that break. Calls must be made in a tokio runtime with `enable_all`.
 ///

@@ -7,8 +7,9 @@
 //! without it.
 //!
 //! The row need not be read if it is [known](super::row_cache) from the last call. Then the call is decided as of an instant that
-//! the server's clock has certainly reached, at most a round trip earlier, so it never grants too much. Leases count from an
-//! instant that the clock has certainly not passed, so that no lease ends in the store before it ends for its holder.
+//! the server's clock has certainly reached, at most a round trip earlier. So it grants no more than the limit admits by then; but what it
+//! charges also expires that much earlier. Leases count from an instant that the clock has certainly not passed, so that no lease ends
+//! in the store before it ends for its holder.
 
 #[cfg(test)]
 mod tests;
