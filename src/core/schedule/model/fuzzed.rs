@@ -21,7 +21,7 @@ fn drawn<T>(strategy: &impl Strategy<Value = T>, seed: &[u8]) -> T {
 ///
 /// The first four bytes of an input are the seed of the setup. Then each two bytes are the seed of a step, or close the limiter.
 pub(crate) fn schedule(bytes: &[u8]) {
-    const LONGEST: usize = 150;
+    const LONGEST: usize = 80;
     let Some((seed, seeds)) = bytes.split_at_checked(4) else {
         return;
     };
