@@ -41,6 +41,7 @@ pub(crate) fn one_decision() -> Vec<Row> {
         .into_iter()
         .flat_map(|(case, keys, spread, bar)| granted(case, keys, spread, Bar::AtMost(bar)))
         .collect();
+    rows.extend(returning());
     rows.extend(denied());
     rows.extend(of_several_limits());
     rows
@@ -84,6 +85,53 @@ fn granted(case: &str, keys: usize, spread: Spread, bar: Bar) -> Vec<Row> {
         })
     })
     .run(ROUNDS)
+}
+
+/// Each of a million keys comes back after it was forgotten. tollgate forgets on the way; governor is told to after each batch.
+fn returning() -> Vec<Row> {
+    const PERIOD: Duration = Duration::from_micros(1);
+    let case = "1,000,000 keys that come back after they were forgotten";
+    eprintln!("  {case}");
+    let limiter = KeyedLimiter::new(Throttle::every(PERIOD)).expect("a sound policy");
+    let governor = governor(Quota::with_period(PERIOD).expect("not zero"));
+    let sequence: Vec<u64> = (0..MILLION).map(key).collect();
+    let (mut ours, mut theirs) = (sequence.iter().cycle(), sequence.iter().cycle());
+    let rows = Contest::new(
+        ("W5", &format!("{case}: try_acquire()")),
+        Unit::Nanos,
+        || {
+            nanos_each(BATCH, || {
+                assert!(
+                    ours.next()
+                        .is_some_and(|key| limiter.try_acquire(key).is_ok())
+                );
+            })
+        },
+    )
+    .against(
+        "governor check_key(), same clock",
+        Some(Bar::AtMost(1.0)),
+        || {
+            let start = Instant::now();
+            let each = nanos_each(BATCH, || {
+                assert!(
+                    theirs
+                        .next()
+                        .is_some_and(|key| governor.check_key(key).is_ok())
+                );
+            });
+            let checked = start.elapsed();
+            governor.retain_recent();
+            each + (start.elapsed() - checked).as_nanos() as f64 / f64::from(BATCH)
+        },
+    )
+    .run(ROUNDS);
+    assert!(
+        limiter.len() < MILLION / 2,
+        "they are forgotten: {}",
+        limiter.len()
+    );
+    rows
 }
 
 fn denied() -> Vec<Row> {
