@@ -37,7 +37,9 @@ use crate::curve::{Chart, bytes, print};
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
 
-const QUANTITIES: [(&str, fn() -> Chart); 5] = [
+type Quantity = (&'static str, fn() -> Chart);
+
+const QUANTITIES: [Quantity; 5] = [
     ("waiters", waiters::chart),
     ("keys", keys::chart),
     ("flows", flows::chart),
