@@ -339,9 +339,15 @@ impl WaitingLine {
             partition_point_near(self.likely_chunk(id, front), self.rest.len(), |number| {
                 self.rest.get(number).is_some_and(begins_by_then)
             });
-        let nth = (self.chunk(number)?.waiters)
-            .binary_search_by_key(&arrival, |waiter| waiter.id.since(front))
-            .ok()?;
+        let waiters = &self.chunk(number)?.waiters;
+        let behind = id.arrivals_since(waiters.front()?.id);
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+        let nth = partition_point_near(behind, waiters.len(), |nth| {
+            (waiters.get(nth)).is_some_and(|waiter| waiter.id.since(front) < arrival)
+        });
+        if waiters.get(nth)?.id != id {
+            return None;
+        }
         Some((number, nth))
     }
 }
