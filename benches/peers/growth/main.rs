@@ -1,7 +1,7 @@
 //! How the cost of one operation grows with the number of waiters, keys, flows, limits and callers.
 //!
 //! ```text
-//! cargo bench -p peers --bench growth                       all, about two minutes
+//! cargo bench -p peers --bench growth                       all, a minute, or two on a busy machine
 //! cargo bench -p peers --bench growth -- waiters keys       some of them
 //! ```
 //!
