@@ -48,7 +48,7 @@ pub(crate) fn bytes(charts: &mut [Chart]) -> Option<Chart> {
         .collect();
     (!curves.is_empty()).then_some(Chart {
         title: "heap bytes for each of so many",
-        promise: "A waiter 58 B in a box, a key 22 B of a million, a flow 250 B and its request.",
+        promise: "A waiter: 58 B; a key of a million: 22 B; a flow: 250 B, and its request.",
         unit: "B",
         curves,
         bytes: Vec::new(),

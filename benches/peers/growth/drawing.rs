@@ -134,48 +134,39 @@ impl<'a> Panel<'a> {
         Ok(())
     }
 
-    /// The operations of tollgate, and a peer's name beside its line.
+    /// The operations of tollgate, and the peers.
     fn draw_legend(&self, area: &Area<'_>) -> Drawn {
-        let mut peers = Vec::new();
-        let curves = self.chart.curves.iter();
-        for (nth, curve) in curves.filter(|curve| curve.peer.is_none()).enumerate() {
+        for (nth, curve) in self.of_tollgate().enumerate() {
             let (x, y) = self.at(LEFT, LEGEND + LINE * nth as i32);
             let (color, dash) = self.style(curve);
-            draw_path(
-                area,
-                vec![(x, y), (x + ENTRY - 6, y)],
-                color.stroke_width(2),
-                dash,
-            )?;
+            let line = vec![(x, y), (x + ENTRY - 6, y)];
+            draw_path(area, line, color.stroke_width(2), dash)?;
             text(area, (x + ENTRY, y), curve.operation, 13, HPos::Left)?;
         }
-        for peer in self.chart.curves.iter().filter_map(|curve| curve.peer) {
-            if !peers.contains(&peer) {
-                peers.push(peer);
-            }
-        }
-        if !peers.is_empty() {
-            let at = self.at(RIGHT, LEGEND);
-            text(
-                area,
-                at,
-                &format!("grey: {}", peers.join(", ")),
-                12,
-                HPos::Right,
-            )?;
+        let mut peers: Vec<_> = (self.chart.curves.iter())
+            .filter_map(|curve| curve.peer)
+            .collect();
+        peers.dedup();
+        for (nth, peer) in (0..).zip(peers) {
+            let at = self.at(RIGHT, LEGEND + LINE * nth);
+            text(area, at, &format!("grey: {peer}"), 12, HPos::Right)?;
         }
         Ok(())
     }
 
-    /// An operation has the same dashes wherever it is done.
+    /// An operation has the same dashes whoever does it.
     fn style(&self, curve: &Curve) -> (RGBColor, Option<(i32, i32)>) {
-        let same = |other: &&Curve| other.peer == curve.peer;
-        let curves = self.chart.curves.iter().filter(same);
-        let nth = curves
+        let nth = self
+            .of_tollgate()
             .take_while(|other| other.operation != curve.operation)
             .count();
         let (color, dash) = STYLES[nth % STYLES.len()];
         (if curve.peer.is_none() { color } else { PEER }, dash)
+    }
+
+    fn of_tollgate(&self) -> impl Iterator<Item = &Curve> {
+        let curves = self.chart.curves.iter();
+        curves.filter(|curve| curve.peer.is_none())
     }
 
     fn at(&self, x: i32, y: i32) -> (i32, i32) {

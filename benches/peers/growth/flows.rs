@@ -7,7 +7,7 @@ use crate::curve::{Chart, Curve};
 use crate::line::Line;
 
 const SIZES: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
-const ONE: &str = "tollgate, one flow";
+const ONE: &str = "all of one flow";
 
 pub(crate) fn chart() -> Chart {
     // A limiter spawns its driver where a request waits.
@@ -19,20 +19,20 @@ pub(crate) fn chart() -> Chart {
     let limiter = Limiter::new(MaxConcurrency::new(1)).expect("a sound policy");
     let one = Line::new(|_| limiter.request().flow(0).acquire_owned()).costs(&SIZES);
     Chart {
-        title: "flows that wait, each with a request",
-        promise: "A hand-off takes at most 1.3 times as long as with one flow.",
+        title: "requests that wait, each of a new flow",
+        promise: "A hand-off: at most 1.3 times as long as with one flow (of flows that come back).",
         unit: "ns",
         curves: vec![
             Curve::new("a hand-off", own.hand_over),
-            Curve::new("a new flow joins", own.join),
-            Curve::new("a flow gives up, anywhere", own.give_up),
+            Curve::new("a request joins", own.join),
+            Curve::new("a request gives up, anywhere", own.give_up),
             Curve::of_peer(ONE, "a hand-off", one.hand_over),
-            Curve::of_peer(ONE, "joining at the end", one.join),
-            Curve::of_peer(ONE, "giving up, anywhere", one.give_up),
+            Curve::of_peer(ONE, "a request joins", one.join),
+            Curve::of_peer(ONE, "a request gives up, anywhere", one.give_up),
         ],
         bytes: vec![
-            Curve::new("a flow and its request, boxed", own.bytes),
-            Curve::of_peer(ONE, "a request of one flow, boxed", one.bytes),
+            Curve::new("a request and its flow, boxed", own.bytes),
+            Curve::of_peer(ONE, "a request and its flow, boxed", one.bytes),
         ],
     }
 }

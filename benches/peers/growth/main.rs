@@ -1,7 +1,7 @@
 //! How the cost of one operation grows with the number of waiters, keys, flows, limits and callers.
 //!
 //! ```text
-//! cargo bench -p peers --bench growth                       all, about two minutes
+//! cargo bench -p peers --bench growth                       all, a minute, or two on a busy machine
 //! cargo bench -p peers --bench growth -- waiters keys       some of them
 //! ```
 //!
@@ -37,9 +37,9 @@ use crate::curve::{Chart, bytes, print};
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
 
-type Measurement = fn() -> Chart;
+type Quantity = (&'static str, fn() -> Chart);
 
-const QUANTITIES: [(&str, Measurement); 5] = [
+const QUANTITIES: [Quantity; 5] = [
     ("waiters", waiters::chart),
     ("keys", keys::chart),
     ("flows", flows::chart),

@@ -305,11 +305,13 @@ impl WaitingLine {
             |number| begins_by_then(&self.chunks[number]),
         );
         let number = count - 1; // the first one does
-        let nth = self.chunks[number]
-            .waiters
-            .binary_search_by_key(&arrival, |waiter| waiter.id.since(front))
-            .ok()?;
-        Some((number, nth))
+        let waiters = &self.chunks[number].waiters;
+        let behind = id.arrivals_since(waiters.front()?.id);
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+        let nth = partition_point_near(behind, waiters.len(), |nth| {
+            waiters[nth].id.since(front) < arrival
+        });
+        (waiters.get(nth)?.id == id).then_some((number, nth))
     }
 }
 
