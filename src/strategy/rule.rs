@@ -170,3 +170,17 @@ impl Strategy for Rule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_with_large_numbers_takes_two_words_and_is_not_decided_in_one() {
+        let pace = |units| Rule::Pace(PaceRule::continuous(units, 1, units, units).unwrap());
+        let decided = |rule: Rule| rule.decide_in_a_word(0, Moment::START, 1).is_some();
+        let (narrow, wide) = (pace(1), pace(1_000));
+        assert!(narrow.width() == 1 && decided(narrow));
+        assert!(wide.width() == 2 && !decided(wide));
+    }
+}

@@ -214,6 +214,101 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
     }
 }
 
+#[test]
+fn a_call_is_too_late_from_its_end_on() {
+    let until = |valid_until| Call {
+        valid_until: Some(valid_until),
+        ..call("5/h")
+    };
+    let rules = Rules::new("rules");
+    assert!(rules.decide(NOW, None, &until(NOW + 1)).is_ok());
+    let late = rules.decide(NOW, None, &until(NOW)).unwrap_err();
+    assert!(matches!(late, StoreError::TooLate { .. }), "{late:?}");
+}
+
+#[test]
+fn grants_and_leases_that_expire_are_written() {
+    let asks = |policy| Call {
+        ttl: 5 * MS,
+        asks: vec![Asks::new(1, 1, [1])],
+        ..call(policy)
+    };
+    let rules = Rules::new("rules");
+    for policy in ["5/h", "5 concurrent"] {
+        let first = rules.decide(NOW, None, &asks(policy)).unwrap().state;
+        let second = rules.decide(NOW + 1, first.as_ref(), &asks(policy));
+        assert!(second.unwrap().state.is_some(), "{policy}");
+    }
+    let held = rules
+        .decide(NOW, None, &asks("5 concurrent"))
+        .unwrap()
+        .state;
+    for (at, is_expired) in [(5 * MS - 1, false), (5 * MS, true)] {
+        let decided = rules.decide(NOW + at, held.as_ref(), &call("5 concurrent"));
+        assert_eq!(decided.unwrap().state.is_some(), is_expired);
+    }
+}
+
+/// It is written again when less than half of the time is left.
+#[test]
+fn a_policy_is_kept_without_a_write_for_each_call() {
+    let rules = Rules::new("rules");
+    let keeps = Call {
+        keeps_policy: true,
+        ..call("5/h")
+    };
+    let kept = rules.decide(NOW, None, &keeps).unwrap().state;
+    assert_eq!(
+        kept.as_ref().unwrap().expires_at,
+        NOW + Call::KEEPS_POLICY_FOR
+    );
+    for (since, is_written) in [(0, false), (1, true)] {
+        let now = NOW + Call::KEEPS_POLICY_FOR / 2 + since;
+        let decided = rules.decide(now, kept.as_ref(), &keeps).unwrap();
+        assert_eq!(decided.state.is_some(), is_written);
+    }
+}
+
+#[test]
+fn any_policy_replaces_one_whose_state_has_expired() {
+    let rules = Rules::new("rules");
+    let former = Call {
+        revision: 7,
+        asks: vec![Asks::new(1, 1, [1])],
+        ..call("throttle every 5ms")
+    };
+    let state = rules.decide(NOW, None, &former).unwrap().state;
+    let other = |now| rules.decide(now, state.as_ref(), &call("5/h"));
+    let differs = other(NOW + 5 * MS - 1).unwrap_err();
+    assert!(
+        matches!(differs, StoreError::PolicyDiffers { .. }),
+        "{differs:?}"
+    );
+    assert!(other(NOW + 5 * MS).is_ok());
+    // The same policy keeps its state, and its fences.
+    let again = rules.decide(
+        NOW + 5 * MS,
+        state.as_ref(),
+        &Call {
+            asks: Vec::new(),
+            ..former
+        },
+    );
+    assert_eq!(again.unwrap().state, None);
+}
+
+#[test]
+fn policies_are_read_once() {
+    let policies = PolicyCache::default();
+    let get = |number: usize| policies.get(number, || Ok(number)).unwrap();
+    let (first, _) = (get(1), get(2));
+    assert!(Arc::ptr_eq(&first, &get(1)));
+    for number in 0..3 * PolicyCache::<usize, usize>::MAX {
+        get(number);
+        assert!(policies.0.lock().len() <= PolicyCache::<usize, usize>::MAX);
+    }
+}
+
 const POLICIES: [&str; 8] = [
     "10/s burst 3 initial 1",
     "1/100ms burst 3 refilled each period initial 0 and throttle every 1h burst 5",

@@ -438,6 +438,25 @@ fn the_order_of_the_builder_does_not_matter() {
     );
 }
 
+/// The time until bans are forgiven is no time to wait. See [`Describe::until_reset`].
+#[test]
+fn a_client_does_not_wait_until_bans_are_forgiven() {
+    let secs = Duration::from_secs;
+    let steps = Penalty::new(10, Rate::per_second(1));
+    assert!(!steps.description().bans && steps.ban(secs(60)).description().bans);
+    // 10 to 0 in ten steps, or in four halvings.
+    for (penalty, to_zero) in [(steps, 10_u64), (steps.half_life(secs(30)), 120)] {
+        let banning = penalty.ban(secs(60));
+        for (reset_after, wait) in [
+            (to_zero, to_zero),
+            (to_zero + 1, (to_zero + 1).saturating_sub(60)),
+            (to_zero + 60, to_zero),
+        ] {
+            assert_eq!(banning.until_reset(secs(reset_after), 10), secs(wait));
+        }
+    }
+}
+
 #[test]
 fn the_ceiling_is_twice_the_threshold_unless_set_and_never_below_it() {
     let penalty = Penalty::new(10, Rate::per_second(1));

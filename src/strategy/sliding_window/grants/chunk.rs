@@ -193,3 +193,39 @@ impl Chunk {
         (*at, self.before.wrapping_add(*end))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chunk with memory for `capacity` entries, after `pushed` of which the first `dropped` were dropped.
+    fn chunk(capacity: usize, pushed: u64, dropped: u64) -> Chunk {
+        let mut chunk = Chunk {
+            entries: Vec::with_capacity(capacity),
+            ..Chunk::default()
+        };
+        for number in 1..=pushed {
+            chunk.push(Moment::from_nanos(number), number);
+        }
+        chunk.drop_until(Moment::from_nanos(dropped), &mut 0);
+        chunk
+    }
+
+    #[test]
+    fn a_chunk_that_is_less_than_a_quarter_full_gives_memory_back() {
+        for (pushed, dropped, left) in [(500, 372, 512), (500, 373, 254), (500, 480, FEW)] {
+            let mut chunk = chunk(512, pushed, dropped);
+            chunk.shrink();
+            assert_eq!(chunk.memory(), left);
+        }
+    }
+
+    #[test]
+    fn the_memory_of_dropped_entries_is_used_again_if_they_are_more_than_half() {
+        for (dropped, memory) in [(4, 16), (5, 8)] {
+            let mut chunk = chunk(8, 8, dropped);
+            chunk.push(Moment::from_nanos(9), 9);
+            assert_eq!(chunk.memory(), memory);
+        }
+    }
+}
