@@ -128,6 +128,7 @@ mod tests {
     #[test]
     fn a_unit_has_a_plain_name_and_no_case() {
         assert_eq!(Unit::new("Tokens"), Unit::new("tokens"));
+        assert_eq!(format!("{:?}", Unit::new("Tokens")), "\"tokens\"");
         for name in [
             "tokens",
             "cache_read_input_tokens",

@@ -281,4 +281,13 @@ mod tests {
         places.release(3);
         assert_eq!(places.report(Moment::START, 0, 1).remaining, 3);
     }
+
+    /// When the places are released is not known; with others ahead, nothing is known at all.
+    #[test]
+    fn a_report_of_places_that_are_in_use_names_no_instant() {
+        let mut places = Places::new(2, None);
+        places.proceed(Moment::START, 2);
+        let ready_at = |ahead| places.report(Moment::START, ahead, 1).ready_at;
+        assert_eq!((ready_at(0), ready_at(1)), (Moment::NEVER, Moment::START));
+    }
 }
