@@ -7,7 +7,7 @@ use tower::Layer as _;
 
 use crate::http;
 use crate::keyed::{MANY, MINUTE, Spread, slow};
-use crate::rounds::{Contest, nanos_each};
+use crate::rounds::{Contest, batch_of, nanos_each};
 use crate::services::{Hello, client, governed, layer_of};
 use crate::setup::{never_waiting, never_waiting_quota};
 use crate::table::{Bar, Row, Unit};
@@ -49,41 +49,27 @@ pub(crate) fn one_decision_of_a_key() -> Vec<Row> {
         .allow_burst(MANY.try_into().expect("not zero"));
     let governor = RateLimiter::dashmap(quota);
     let sequence = Spread::Zipf.sequence(KEYS);
-    let [mut ours, mut theirs, mut by_tokios] = [(); 3].map(|()| sequence.iter().cycle());
     Contest::new(
         ("W5", "1,000 keys, zipf: try_acquire(), fast_clock()"),
         Unit::Nanos,
-        || {
-            nanos_each(BATCH, || {
-                assert!(
-                    ours.next()
-                        .is_some_and(|key| limiter.try_acquire(key).is_ok())
-                );
-            })
-        },
+        batch_of(BATCH, &sequence, |key| {
+            assert!(limiter.try_acquire(key).is_ok());
+        }),
     )
     .against(
         "governor check_key(), quanta",
         Some(Bar::AtMost(0.7)),
-        || {
-            nanos_each(BATCH, || {
-                assert!(
-                    theirs
-                        .next()
-                        .is_some_and(|key| governor.check_key(key).is_ok())
-                );
-            })
-        },
+        batch_of(BATCH, &sequence, |key| {
+            assert!(governor.check_key(key).is_ok());
+        }),
     )
-    .against("itself, tokio's clock", None, || {
-        nanos_each(BATCH, || {
-            assert!(
-                by_tokios
-                    .next()
-                    .is_some_and(|key| by_tokio.try_acquire(key).is_ok())
-            );
-        })
-    })
+    .against(
+        "itself, tokio's clock",
+        None,
+        batch_of(BATCH, &sequence, |key| {
+            assert!(by_tokio.try_acquire(key).is_ok());
+        }),
+    )
     .run(ROUNDS)
 }
 

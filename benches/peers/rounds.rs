@@ -65,3 +65,13 @@ impl<'a> Contest<'a> {
         figures
     }
 }
+
+/// A batch of operations, each with the next key of a sequence that is repeated.
+pub(crate) fn batch_of(
+    size: u32,
+    keys: &[u64],
+    mut operation: impl FnMut(&u64),
+) -> impl FnMut() -> f64 {
+    let mut keys = keys.iter().cycle();
+    move || nanos_each(size, || operation(keys.next().expect("there are keys")))
+}

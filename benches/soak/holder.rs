@@ -35,6 +35,25 @@ fn one_of(count: u32) -> bool {
     count > 0 && fastrand::u32(..count) == 0
 }
 
+/// The times between which a permit was granted that was just received. If it states its time, that must lie within its request.
+pub(crate) fn granted_between(
+    permit: &Permit,
+    asked: Instant,
+    tally: &Tally,
+) -> (Instant, Instant) {
+    let received = Instant::now();
+    match permit.acquired_at() {
+        Some(at) if (asked..=received).contains(&at) => (at, at),
+        Some(at) => {
+            tally.fault(format_args!(
+                "granted {at:?}, requested {asked:?}, received {received:?}: {permit:?}"
+            ));
+            (asked, received)
+        }
+        None => (asked, received),
+    }
+}
+
 /// Counts a permit that was granted between two times, holds it and gives it back.
 pub(crate) async fn hold(
     (permit, times, until): (Permit, (Instant, Instant), Option<Instant>),

@@ -177,7 +177,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// The denial of a request for this idle key, which was not admitted. It is made in its place: moving it, just after its fields
-    /// were written, would stall the processor. The key is looked up again, which takes fewer instructions than to keep its place.
+    /// were written, would stall the processor. The key is looked up again, so that a grant need not keep its place.
     #[cold]
     #[inline(never)]
     fn deny_at_once<Q: KeyRef<K> + ?Sized>(

@@ -123,7 +123,7 @@ fn sources(convert: fn(&str) -> String) -> Sources {
 fn without_tests(text: &str) -> String {
     let begins = [
         "\n#[cfg(test)]\nmod tests {",
-        "\n#[cfg(any(test, fuzzing))]\nmod kept {",
+        "\n#[cfg(any(test, fuzzing))]\nmod for_model {",
     ];
     let code = begins.iter().filter_map(|begin| text.find(begin)).min();
     text[..code.unwrap_or(text.len())].to_owned()

@@ -27,7 +27,7 @@ pub(crate) fn chart() -> Chart {
     );
     Chart {
         title: "limits of one policy",
-        promise: "Two limits: 1.15 times one under the lock; three: 1.3 times.",
+        promise: "The target: two limits take 1.15 times one under the lock, three 1.3 times.",
         unit: "ns",
         curves: vec![
             Curve::new("try_acquire, granted", granted),

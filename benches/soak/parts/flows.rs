@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{AcquireError, Limiter};
 
-use super::{SOON, compare, ms};
-use crate::holder::{Habit, hold};
+use super::{SOON, ms, settle};
+use crate::holder::{Habit, granted_between, hold};
 use crate::reference::{Reference, Rule, watch};
 use crate::run::Run;
 use crate::tally::{Counts, Tally, add};
@@ -87,11 +87,7 @@ pub(crate) async fn run(run: Arc<Run>, tally: Arc<Tally>) {
 
 impl Load {
     async fn hold(&self, permit: tollgate::Permit, asked: Instant) {
-        let received = Instant::now();
-        let at = permit
-            .acquired_at()
-            .filter(|at| (asked..=received).contains(at));
-        let times = at.map_or((asked, received), |at| (at, at));
+        let times = granted_between(&permit, asked, &self.tally);
         hold(
             (permit, times, None),
             &self.reference,
@@ -177,20 +173,7 @@ impl Load {
             tally,
             ..
         } = self;
-        let is_whole = || {
-            let limits = limiter.limits();
-            limits.iter().all(|limit| limit.remaining == limit.capacity)
-                && limiter.snapshot().in_flight == 0
-        };
-        tally
-            .until(
-                SOON,
-                &format!("units of flows that have not come back: {name}"),
-                is_whole,
-            )
-            .await;
-        self.reference.check_sum();
-        compare(name, tally, &self.counts, &limiter.snapshot());
+        settle(name, tally, &self.counts, limiter, &self.reference).await;
         let (overtaken, wait) = (
             self.overtaken.load(Relaxed),
             Duration::from_millis(self.longest_wait.load(Relaxed)),

@@ -8,11 +8,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{AcquireError, KeyedLimiter, TryAcquireError};
 
-use super::{SOON, ms};
-use crate::holder::{Habit, hold};
+use super::{SOON, agree, failures, ms, permits};
+use crate::holder::{Habit, granted_between, hold};
 use crate::reference::{Reference, Rule};
 use crate::run::Run;
-use crate::tally::{Counts, Tally, add, read};
+use crate::tally::{Counts, Tally, add};
 
 const TASKS: usize = 12;
 /// How many new keys come in a second, to each limiter.
@@ -183,12 +183,8 @@ impl Load {
                 }
             };
             if let Some(permit) = permit {
-                let received = Instant::now();
-                let at = permit
-                    .acquired_at()
-                    .filter(|at| (asked..=received).contains(at));
-                let times = at.map_or((asked, received), |at| (at, at));
-                let until = spec.leaks.then(|| permit.expires_at().unwrap_or(received));
+                let times = granted_between(&permit, asked, tally);
+                let until = spec.leaks.then(|| permit.expires_at().unwrap_or(times.1));
                 hold((permit, times, until), &reference, (tally, counts), habit).await;
             }
             sleep(ms(5).mul_f64(fastrand::f64())).await;
@@ -259,32 +255,16 @@ impl Load {
                 limiter.len()
             ));
         }
-        let totals = limiter.totals();
-        let leaked_or_late = read(&counts.leaked) + read(&counts.late);
-        for (what, found, expected) in [
-            (
-                "grants, and those that were undone",
-                totals.granted,
-                read(&counts.granted) + totals.refunded,
-            ),
-            ("denials", totals.denied, read(&counts.denied)),
-            ("timeouts", totals.timed_out, read(&counts.timed_out)),
-            (
-                "reclaimed permits, and events of them",
-                totals.reclaimed,
-                read(&counts.reclaimed),
-            ),
-            (
-                "reclaimed permits, and those leaked or late",
-                totals.reclaimed,
-                leaked_or_late,
-            ),
-        ] {
-            if found != expected {
-                tally.fault(format_args!(
-                    "{name}: {what}: {found} instead of {expected}"
-                ));
-            }
-        }
+        let found = limiter.totals();
+        agree(
+            name,
+            tally,
+            permits(counts, [found.granted, found.refunded, found.reclaimed]),
+        );
+        agree(
+            name,
+            tally,
+            failures(counts, [found.denied, found.timed_out]),
+        );
     }
 }

@@ -10,8 +10,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{AcquireError, Limiter, Outcome, Permit, TryAcquireError};
 
-use super::{SOON, compare, ms};
-use crate::holder::{Habit, hold};
+use super::{SOON, ms, settle};
+use crate::holder::{Habit, granted_between, hold};
 use crate::reference::{Reference, Rule, watch};
 use crate::run::Run;
 use crate::tally::{Counts, Tally, add};
@@ -191,13 +191,12 @@ impl Load {
                 return;
             };
             if let Some(permit) = answer {
-                let received = Instant::now();
-                let times = self.times(&permit, asked, received);
+                let times = granted_between(&permit, asked, &self.tally);
                 // A permit whose TTL has passed already has no such time, and counts for nothing.
                 let until = self
                     .spec
                     .leaks
-                    .then(|| permit.expires_at().unwrap_or(received));
+                    .then(|| permit.expires_at().unwrap_or(times.1));
                 hold(
                     (permit, times, until),
                     &self.reference,
@@ -207,21 +206,6 @@ impl Load {
                 .await;
             }
             sleep(self.spec.idle.mul_f64(fastrand::f64())).await;
-        }
-    }
-
-    /// The instant of the grant that the permit states, if it lies within the request.
-    fn times(&self, permit: &Permit, asked: Instant, received: Instant) -> (Instant, Instant) {
-        match permit.acquired_at() {
-            Some(at) if at < asked || at > received => {
-                self.tally.fault(format_args!(
-                    "{}: granted {at:?}, requested {asked:?}, received {received:?}",
-                    self.spec.policies[0].0
-                ));
-                (asked, received)
-            }
-            Some(at) => (at, at),
-            None => (asked, received),
         }
     }
 
@@ -300,7 +284,7 @@ impl Load {
                 2 => {
                     let asked = Instant::now();
                     if let Ok(permit) = limiter.acquire().await {
-                        let times = self.times(&permit, asked, Instant::now());
+                        let times = granted_between(&permit, asked, tally);
                         let until = spec.leaks.then(|| permit.expires_at().unwrap_or(asked));
                         add(&self.counts.granted);
                         let hold = reference.enter(1, times, until);
@@ -348,20 +332,7 @@ impl Load {
         let name = spec.policies[0].0;
         limiter.resume();
         limiter.set_policy(name).expect("a sound policy");
-        let is_whole = || {
-            let limits = limiter.limits();
-            limits.iter().all(|limit| limit.remaining == limit.capacity)
-                && limiter.snapshot().in_flight == 0
-        };
-        tally
-            .until(
-                SOON,
-                &format!("units that have not come back: {name}"),
-                is_whole,
-            )
-            .await;
-        self.reference.check_sum();
-        compare(name, tally, &self.counts, &limiter.snapshot());
+        settle(name, tally, &self.counts, limiter, &self.reference).await;
         let all = limiter
             .policy()
             .limits()

@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{OnStoreDown, Store, StoreError};
 use tollgate::{AcquireError, Permit, SharedLimiter, TryAcquireError};
 
-use super::{SOON, ms};
+use super::{SOON, agree, ms, permits};
 use crate::holder::{Habit, hold};
 use crate::reference::{Reference, Rule, watch};
 use crate::run::Run;
-use crate::tally::{Counts, Tally, add, read};
+use crate::tally::{Counts, Tally, add};
 
 const PROCESSES: u64 = 3;
 /// The tasks of each process for each limiter.
@@ -349,32 +349,12 @@ impl Shared {
                     rests,
                 )
                 .await;
-            let totals = limiter.totals();
-            let leaked_or_late = read(&counts.leaked) + read(&counts.late);
-            for (what, found, expected) in [
-                (
-                    "grants, and those that were undone",
-                    totals.granted,
-                    read(&counts.granted) + totals.refunded,
-                ),
-                (
-                    "reclaimed permits, and events of them",
-                    totals.reclaimed,
-                    read(&counts.reclaimed),
-                ),
-                (
-                    "reclaimed permits, and those leaked or late",
-                    totals.reclaimed,
-                    leaked_or_late,
-                ),
-            ] {
-                if found != expected {
-                    tally.fault(format_args!(
-                        "{}: {what}: {found} instead of {expected}",
-                        self.spec.name
-                    ));
-                }
-            }
+            let found = limiter.totals();
+            agree(
+                self.spec.name,
+                tally,
+                permits(counts, [found.granted, found.refunded, found.reclaimed]),
+            );
         }
         for ((key, _), limiter) in self.keys.iter().zip(&self.processes[0].keys) {
             let is_whole = async {

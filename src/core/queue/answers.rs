@@ -131,10 +131,10 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn claim(&mut self, others: u32) -> Option<Slot> {
         const TRIES: Slot = 4;
-        if others == 0 && self.answers.is_none() {
-            return None;
-        }
         if self.answers.is_none() {
+            if others == 0 {
+                return None;
+            }
             self.begin();
         }
         let answers = self.answers.as_ref()?;
@@ -188,9 +188,9 @@ impl Slots {
     }
 }
 
-/// For the model of the schedule, which must not take what it looks at.
+/// The model of the schedule must not take what it looks at.
 #[cfg(any(test, fuzzing))]
-mod kept {
+mod for_model {
     use super::*;
 
     impl Answers {

@@ -11,7 +11,7 @@ use crate::core::request::{Grant, Refused};
 use crate::snapshot::LimitStatus;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use kept::AnswerKind;
+pub(crate) use for_model::AnswerKind;
 
 pub(crate) type Answer = Result<Grant, Refused>;
 
@@ -135,9 +135,9 @@ impl LockedAnswers {
     }
 }
 
-/// For the model of the schedule, which must not take what it looks at.
+/// The model of the schedule must not take what it looks at.
 #[cfg(any(test, fuzzing))]
-mod kept {
+mod for_model {
     use super::*;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -275,7 +275,7 @@ impl<'a> InChannel<'a> {
             return Ok(Enqueued::Granted(()));
         }
         let mut reading = None;
-        if self.is_granted_at_once(cost, caller, &mut reading, granted) {
+        if self.grant_at_once(cost, caller, &mut reading, granted) {
             return Ok(Enqueued::Granted(()));
         }
         self.acquire_or_wait(
@@ -297,15 +297,16 @@ impl<'a> InChannel<'a> {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut reading = None;
-        if self.is_granted_at_once(cost, caller, &mut reading, granted) {
+        if self.grant_at_once(cost, caller, &mut reading, granted) {
             return Ok(Enqueued::Granted(()));
         }
         self.acquire_plain_or_wait(cost, caller, waker, granted, reading)
     }
 
-    /// Grants by a rate without the lock, or in place if the latest request did not have to wait. Sets `reading` if it reads the clock.
+    /// Grants by a rate without the lock, or in place if the latest request did not have to wait. Returns whether it did. Sets
+    /// `reading` if it reads the clock.
     #[inline(always)]
-    fn is_granted_at_once(
+    fn grant_at_once(
         self,
         cost: u64,
         caller: Caller,
