@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 29] = [
+const OPERATIONS: [Operation; 30] = [
     ("acquire", |times| {
         awaited(times, MaxConcurrency::new(PLACES));
     }),
@@ -88,6 +88,11 @@ const OPERATIONS: [Operation; 29] = [
     }),
     ("keyed-denied", |times| {
         tried_keyed(times, 16, Throttle::every(LONG));
+    }),
+    ("keyed-new", |times| {
+        // Each key is used once, and forgotten soon.
+        let limiter = KeyedLimiter::new(Throttle::every(Duration::from_nanos(1)));
+        tried_keyed_with(0..times, &limiter.expect("a sound policy"));
     }),
     ("throttled", |times| {
         let limiter = limiter(never_waiting());
@@ -178,8 +183,13 @@ fn slow() -> Policy {
 /// All keys exist before the loop begins, so a run of any length inserts the same number.
 fn tried_keyed(times: u64, keys: u64, policy: impl Into<Policy>) {
     let limiter = KeyedLimiter::new(policy).expect("a sound policy");
-    for number in (0..keys).chain((0..times).map(|number| number % keys)) {
-        black_box(limiter.try_acquire(&number).is_ok());
+    tried_keyed_with(0..keys, &limiter);
+    tried_keyed_with((0..times).map(|number| number % keys), &limiter);
+}
+
+fn tried_keyed_with(keys: impl Iterator<Item = u64>, limiter: &KeyedLimiter<u64>) {
+    for key in keys {
+        black_box(limiter.try_acquire(&key).is_ok());
     }
 }
 

@@ -395,15 +395,17 @@ impl Ledger {
         let mut granted = 0;
         let mut stop = None;
         for asks in &call.asks {
+            let is_free = asks.costs.iter().all(|cost| *cost == 0); // it takes nothing from others, so it has no turn
+            let mut turn = turn.as_mut().filter(|_| !is_free);
             let room = if stop.is_some() {
                 0
             } else {
-                self.room(now, asks, *turn)
+                self.room(now, asks, turn.as_deref().copied())
             };
             granted = room.saturating_add(granted);
             charge(&mut self.limits, now, &asks.costs, room);
             self.open_leases(now, call, asks, room);
-            if let Some(turn) = turn {
+            if let Some(turn) = &mut turn {
                 turn.advance(&self.limits, &asks.costs, room);
             }
             if room == asks.count {
@@ -413,7 +415,7 @@ impl Ledger {
                 self.note_denials(now, asks, asks.count - room);
             }
             stop = stop
-                .or_else(|| self.stop(now, &asks.costs, *turn))
+                .or_else(|| self.stop(now, &asks.costs, turn.as_deref().copied()))
                 .or_else(|| soon(now, &asks.costs));
         }
         (granted, stop)

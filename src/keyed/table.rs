@@ -550,14 +550,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let Some(copies) = self.copies(entering) else {
                     return Ok(None);
                 };
-                let common = Arc::clone(shard.tiers.get(tier));
                 let AfterUnlock {
                     evicted, removed, ..
                 } = after_unlock;
                 self.shards.reap(shard, ON_THE_WAY, now, removed);
                 if !self.shards.make_room(shard, now, evicted, removed) {
                     return Ok(Some(Entered::Absent {
-                        tier: common,
+                        tier: Arc::clone(shard.tiers.get(tier)),
                         hold,
                         now,
                     }));
@@ -571,7 +570,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     let observer = take(&mut copies.observer);
                     let number = self.shared.next_number();
                     let manager = Manager::of_new_key(
-                        common,
+                        Arc::clone(shard.tiers.get(tier)),
                         number,
                         shard.fence,
                         &shard.clock,

@@ -426,6 +426,18 @@ impl NaiveLimit {
         used + u128::from(cost) * unit <= u128::from(self.limit.capacity()) * unit
     }
 
+    /// Where it is open how a penalty was counted: each way that is possible.
+    pub(super) fn each_way(&self) -> Vec<Self> {
+        if self.counters.len() < 2 {
+            return vec![self.clone()];
+        }
+        let one = |counter: &Sweeper| Self {
+            counters: vec![counter.clone()],
+            ..self.clone()
+        };
+        self.counters.iter().map(one).collect()
+    }
+
     fn counters_at(&self, now: u64) -> impl Iterator<Item = Sweeper> {
         self.counters
             .iter()

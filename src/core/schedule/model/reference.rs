@@ -562,6 +562,23 @@ impl Reference {
         with_newcomer.front().map(|front| front.id) == Some(newcomer.id)
     }
 
+    /// Where it is open how penalties were counted: each way that is possible. Several ways at once are not a state that can be.
+    pub(super) fn each_way(&self) -> Vec<Self> {
+        let mut all = vec![self.clone()];
+        for (index, limit) in self.limits.iter().enumerate() {
+            let ways = limit.each_way();
+            let with = |reference: Self| {
+                ways.iter().map(move |way| {
+                    let mut reference = reference.clone();
+                    reference.limits[index] = way.clone();
+                    reference
+                })
+            };
+            all = all.into_iter().flat_map(with).collect();
+        }
+        all
+    }
+
     /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline.
     /// From the instant at which the front needs a release or a resume, it is assumed that every place is released, that the
     /// pause has ended, and that all waiters have left that leave by that deadline.

@@ -100,8 +100,13 @@ pub(super) fn a_request_is_refused_at_once_if_it_cannot_be_served_in_time(
     newcomer: Waiting,
     is_refused: bool,
 ) -> TestCaseResult {
-    let served =
-        [Bound::Least, Bound::Most].map(|bound| reference.could_be_served(newcomer, bound));
+    let ways = reference.each_way();
+    let served: Vec<_> = ways
+        .iter()
+        .flat_map(|way| {
+            [Bound::Least, Bound::Most].map(|bound| way.could_be_served(newcomer, bound))
+        })
+        .collect();
     if is_refused {
         prop_assert!(
             served.contains(&false),
@@ -212,11 +217,19 @@ pub(super) fn retry_after_is_exact_behind_others(
     const HORIZON: u64 = 1_000;
     /// With more waiters, it is a lower bound.
     const FORECAST: usize = 64;
-    let turn = |bound| reference.turn_of_new_request(cost, reference.now + HORIZON, bound);
-    let (expected, grants) = turn(Bound::Least);
-    if reference.waiting.len() > FORECAST || turn(Bound::Most) != (expected, grants) {
+    if reference.waiting.len() > FORECAST {
         return Ok(());
     }
+    let turns: Vec<_> = (reference.each_way().iter())
+        .flat_map(|way| {
+            [Bound::Least, Bound::Most]
+                .map(|bound| way.turn_of_new_request(cost, reference.now + HORIZON, bound))
+        })
+        .collect();
+    if turns.iter().any(|turn| *turn != turns[0]) {
+        return Ok(());
+    }
+    let (expected, _) = turns[0].clone();
     let answered = answered.map(|after| reference.now + after.as_nanos() as u64);
     let is_exact = match expected {
         Turn::At(turn) => answered == Some(turn),

@@ -162,6 +162,7 @@ for _ = 1, runs do
   local room = 0
   local count, kind@COSTS = decode('@ASK', packed, at)
   local costs = line and {select(2, 0@COSTS)}
+  local is_free = max(0@COSTS) == 0 -- it takes nothing from others, so it has no turn
   if kind ~= 2 then
     if line and not asked then line.bound(costs) end
     asked, last_costs = true, costs
@@ -172,11 +173,11 @@ for _ = 1, runs do
         @ROOM
       end
       --@end
-      if line and room > 0 then room = line.room(room, {select(2, 0@LEFT)}, costs) end
+      if line and room > 0 and not is_free then room = line.room(room, {select(2, 0@LEFT)}, costs) end
     end
     if room > 0 then
       granted, taken = granted + room, taken + room * max(1@COSTS)
-      if line then line.advance(room, costs) end
+      if line and not is_free then line.advance(room, costs) end
       --@for LIMITS
       do
         @CHARGE
