@@ -157,6 +157,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.idle.len() + self.active.len()
     }
 
+    pub(super) fn has_active(&self) -> bool {
+        self.active.len() > 0
+    }
+
     /// Counts a call. Returns whether this call must check for removable keys.
     pub(super) fn count_access(&mut self) -> bool {
         /// Calls between two such checks.

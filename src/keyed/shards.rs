@@ -125,7 +125,9 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     fn count_removed(&self, shard: &mut Shard<K, W, H>, change: impl FnOnce(&mut Shard<K, W, H>)) {
         let before = shard.len();
         change(shard);
-        self.len.fetch_sub(before - shard.len(), Relaxed);
+        if shard.len() < before {
+            self.len.fetch_sub(before - shard.len(), Relaxed);
+        }
     }
 
     /// Whether there is room for one new key now.
@@ -207,7 +209,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         }
     }
 
-    fn count_one_more(&self) -> bool {
+    /// Counts one more key, if there is room.
+    pub(super) fn count_one_more(&self) -> bool {
         let more = |len| (len < self.max_keys).then_some(len + 1);
         self.len.fetch_update(Relaxed, Relaxed, more).is_ok()
     }

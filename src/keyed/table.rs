@@ -135,7 +135,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             .unwrap_or_else(|| self.try_slowly(key, options, limits))
     }
 
-    /// Decides a request of a known idle key, and calls `look` with the state right after the decision. `None` if no decision was
+    /// Decides a request of an idle key, known or new, and calls `look` with the state right after the decision. `None` if no decision was
     /// made; then nothing has changed.
     #[inline(always)]
     fn try_at_once<Q: KeyRef<K> + ?Sized>(
@@ -149,7 +149,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let reading = self.shared.time_source.now(); // read before the lock, which is then held for half as long
             let mut guard = self.shards.lock(hash);
             let shard = &mut *guard;
-            let idle = shard.idle.find_mut(hash, |idle| idle.is(hash, key));
+            let mut slot = shard.idle.find(hash, |idle| idle.is(hash, key));
+            if slot.is_none() {
+                slot = self.new_slot(shard, (hash, key), reading, cost);
+            }
+            let idle = slot.and_then(|slot| shard.idle.get_mut(slot));
             if let (Some(idle), Some(plan), None) = (idle, &shard.plan, &shard.hold)
                 && cost.wrapping_sub(1) < plan.max_cost()
             {
@@ -176,6 +180,27 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         None
     }
 
+    /// The slot of a new key, if it is made in place: no foreign code runs, all keys of the shard are idle, and there is room.
+    #[cold]
+    #[inline(never)]
+    fn new_slot<Q: KeyRef<K> + ?Sized>(
+        &self,
+        shard: &mut Shard<K, W, H>,
+        (hash, key): (u64, &Q),
+        reading: Reading,
+        cost: u64,
+    ) -> Option<usize> {
+        let plan = shard.plan.as_ref()?;
+        let may_grant = shard.hold.is_none() && cost.wrapping_sub(1) < plan.max_cost();
+        if H::FOREIGN || !may_grant || shard.has_active() {
+            return None;
+        }
+        let now = shard.clock.now_since(reading);
+        (self.shards).reap(shard, ON_THE_WAY, now, &mut Removed::default());
+        let has_room = self.shards.count_one_more();
+        has_room.then(|| shard.insert_new(hash, key.to_key(), 0, now))
+    }
+
     /// The denial of a request for this idle key, which was not admitted. It is made in its place: moving it, just after its fields
     /// were written, would stall the processor. The key is looked up again, so that a grant need not keep its place.
     #[cold]
@@ -199,7 +224,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         denial
     }
 
-    /// Decides a request that [`KeyTable::try_at_once`] does not: for a key that is new, active, or of a tier, and when an
+    /// Decides a request that [`KeyTable::try_at_once`] does not: for a key that is active or of a tier, for some new ones, and when an
     /// observer gets the denial. Sets `limits` to the status of each limit right after the decision.
     #[inline(never)]
     fn try_slowly<Q: KeyRef<K> + ?Sized>(
