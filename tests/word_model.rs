@@ -11,6 +11,7 @@ mod answers;
 mod guard;
 #[path = "../src/core/word/packed_rate.rs"]
 mod packed_rate;
+#[allow(dead_code, reason = "a new policy is not modelled")]
 #[path = "../src/manager/lock/word.rs"]
 mod word;
 
@@ -21,7 +22,7 @@ mod core {
 }
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
     /// Behaves as the type of the standard library, because loom has none.
@@ -79,8 +80,8 @@ use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread::{self, Thread};
 
 use self::Job::{
-    Adapt, Close, GiveUp, GiveUpInFlow, Hold, HoldInFlow, Look, PauseAndResume, Refund, Report,
-    SetLimit, Spend, Switch,
+    Adapt, Close, Deny, GiveUp, GiveUpInFlow, Hold, HoldInFlow, Look, PauseAndResume, Refund,
+    Report, SetLimit, Spend, Switch,
 };
 use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded, Source};
@@ -111,7 +112,11 @@ struct State {
     line: PackedRate,
     /// The latest value.
     latest: u64,
+    drawn: Shared<Drawn>,
 }
+
+/// The units that were used when a line was drawn, by its `max_age`, which differs from line to line.
+type Drawn = std::sync::Mutex<BTreeMap<u64, u64>>;
 
 #[derive(Debug)]
 struct Waiter {
@@ -153,12 +158,16 @@ impl BehindWord for State {
             return Some((WordContents::Places { units }, self.fence));
         }
         self.line = PackedRate {
-            origin: self.latest + 1,
+            origin: (self.latest + 1 - self.used.min(self.latest + 1)).max(self.line.origin),
             parts_per_unit: 1,
             tolerance: self.limit,
-            max_age: MAX_VALUE,
+            max_age: MAX_VALUE / 2 + self.latest,
             ..self.line
         };
+        self.drawn
+            .lock()
+            .unwrap()
+            .insert(self.line.max_age, self.used);
         self.latest = self.line.origin + self.used;
         (self.in_use == 0).then_some((
             WordContents::Rate {
@@ -207,6 +216,7 @@ struct Beginning {
     is_rate: bool,
     fence: u64,
     rate: WordRate,
+    drawn: Shared<Drawn>,
 }
 
 impl Source for Beginning {
@@ -245,6 +255,7 @@ impl Source for Beginning {
             used: 0,
             line: PackedRate::default(),
             latest: 0,
+            drawn: Shared::clone(&self.drawn),
         };
         (state, answers)
     }
@@ -266,6 +277,7 @@ impl Limiter {
             is_rate,
             fence,
             rate: WordRate::default(),
+            drawn: Shared::default(),
         });
         if only_a_word {
             return Self {
@@ -456,6 +468,8 @@ enum Job {
     Look,
     /// Takes this many units without waiting, of a rate or as places, which it releases.
     Spend(u64),
+    /// Is denied this many units of a rate, or nothing.
+    Deny(u64),
     /// Lowers the usage of a rate.
     Refund(u64),
     /// Changes the policy from a rate to a concurrency, or back.
@@ -518,6 +532,14 @@ impl World {
                     self.limiter.release(cost);
                 }
                 return Some(fence);
+            }
+            Deny(cost) => {
+                let Beginning { rate, drawn, .. } = &**self.limiter.state.common();
+                if let Some(denial) = self.limiter.state.word.deny_rate(rate, 0, cost) {
+                    let used = drawn.lock().unwrap()[&(denial.until - 1)];
+                    assert_eq!(denial.remaining, self.limit - used, "of one line");
+                }
+                return None;
             }
             Look => {
                 let check = |state: &State| {
@@ -772,6 +794,18 @@ fn threads_spend_a_rate() {
 fn units_of_a_rate_are_refunded() {
     check_policy(1, true, 0, &[Spend(1), Refund(1)]);
     check_policy(1, true, 0, &[Spend(1), Refund(1), Spend(1)]);
+}
+
+#[test]
+fn a_denial_of_a_rate_is_of_one_line() {
+    let all_used = || {
+        let limiter = Limiter::new(3, true, 0, false);
+        limiter.change(|state| state.used = 3);
+        limiter
+    };
+    // loom tries more orders if the thread that writes comes first.
+    check_limiter(&[Refund(1), Deny(3)], 3, 0, all_used);
+    check_limiter(&[Refund(1), Deny(3), Refund(1)], 3, 0, all_used);
 }
 
 #[test]

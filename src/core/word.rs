@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::strategy::{PaceRule, Strategy as _};
+    use crate::strategy::{PaceRule, Strategy as _, WindowRule};
 
     type PaceState = <PaceRule as crate::strategy::Strategy>::State;
 
@@ -213,8 +213,60 @@ mod tests {
         fence: u64,
     }
 
+    /// A line denies what its rule denies, and as its rule does. It may leave the denial to the lock.
+    fn denies_as_its_rule<R: crate::strategy::Strategy>(
+        rule: &R,
+        (state, drawn_at): (R::State, Moment),
+        (now, cost): (Moment, u64),
+    ) -> Result<(), TestCaseError> {
+        let drawn = rule.slope(state, drawn_at).and_then(|slope| {
+            PackedRateHistory::new(slope.parts_per_nano, drawn_at, 0).draw(slope, drawn_at, 0)
+        });
+        let Some((line, value)) = drawn else {
+            return Ok(());
+        };
+        let report = rule.report(state, now, 0, cost);
+        match line.denial(value, now.nanos(), cost) {
+            Some(denial) => {
+                let until = Some(Moment::from_nanos(denial.until));
+                prop_assert_eq!(until, report.denied_until);
+                prop_assert_eq!(until, Some(report.ready_at));
+                prop_assert_eq!(denial.remaining, report.remaining);
+                prop_assert_eq!(Moment::from_nanos(denial.reset_at), report.reset_at);
+            }
+            None => prop_assert!(
+                report.denied_until.is_none()
+                    || now.since(drawn_at) > line.max_age
+                    || line.parts_per_nano == 0 && value - line.origin > line.tolerance,
+                "left to the lock"
+            ),
+        }
+        Ok(())
+    }
+
     proptest! {
         #![proptest_config(crate::replay::cases(4_000))]
+
+        #[test]
+        fn a_line_denies_as_its_rule(
+            units in 1_u64..4, period in 1_u64..30, burst in 1_u64..8, charges in prop::collection::vec((0_u64..30, 0_u64..6), 0..6),
+            drawn_after in 0_u64..40, later in 0_u64..60, cost in 1_u64..8, phase in prop::option::of(0_u64..10),
+        ) {
+            let (pace, window) = (
+                PaceRule::continuous(units, period, burst, burst).unwrap(),
+                WindowRule { limit: burst, period: 10 * period, phase },
+            );
+            let (mut of_pace, mut of_window, mut now) = (Default::default(), Default::default(), Moment::START);
+            for (nanos, units) in charges {
+                now = now.plus(nanos);
+                of_pace = pace.charge(of_pace, now, units);
+                of_window = window.charge(of_window, now, units);
+            }
+            let drawn_at = now.plus(drawn_after);
+            let asked = (drawn_at.plus(later), cost.min(burst));
+            denies_as_its_rule(&pace, (of_pace, drawn_at), asked)?;
+            denies_as_its_rule(&window, (of_window, drawn_at), asked)?;
+        }
 
         /// Whatever is refunded, between two grants there is never more than the burst and what time brings.
         #[test]

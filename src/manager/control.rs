@@ -51,6 +51,9 @@ impl Manager {
     ) -> Result<(), ConfigError> {
         let plan = Plan::new(policy, self.common().since_epoch())?;
         self.control(|schedule, now, effects| {
+            if let Some(registered) = &self.common().registered {
+                registered.rate.policy_is_replaced();
+            }
             schedule.set_plan(now, plan, carry, effects);
         });
         Ok(())
@@ -153,9 +156,11 @@ impl Manager {
         totals
     }
 
-    /// The number of requests that were denied while there was no state to count them.
+    /// The number of requests that were denied while there was no state to count them, or without its lock.
     fn denied_by_word(&self) -> u64 {
-        u64::from(self.denied.load(Relaxed))
+        let registered = self.common().registered.as_ref();
+        let by_rate = registered.map_or(0, |registered| registered.denied.load(Relaxed));
+        by_rate + u64::from(self.denied.load(Relaxed))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU16};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Arc, LazyLock, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub(super) struct Registered {
     /// The origin of the clock that the limiter was built with. Readings of it need no lock.
     pub(super) clock: ClockOrigin,
     pub(super) rate: WordRate,
+    /// How many requests were denied by the word.
+    pub(super) denied: AtomicU64,
 }
 
 /// The number of a manager among those of one limiter, in 48 bits: at a million new managers a second, it lasts for nine years.
@@ -112,6 +114,7 @@ impl PerPlan {
         let registered = || Registered {
             clock: clock.origin(),
             rate: WordRate::default(),
+            denied: AtomicU64::new(0),
         };
         Self {
             registered: is_registered.then(registered),
@@ -326,7 +329,7 @@ impl Manager {
         let state = self.state.peek()?;
         let latest = state.clock.latest();
         let now = if self.state.word.decides_rate() {
-            let Registered { clock, rate } = self.common().registered.as_ref()?;
+            let Registered { clock, rate, .. } = self.common().registered.as_ref()?;
             Moment::from_nanos(rate.present(clock.moment(reading?)?.nanos())?)
         } else {
             latest

@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep};
 use tokio_test::assert_ready;
 use tollgate::{
     Adapt, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Outcome, Penalty, Permit,
-    Policy, Rate, SlidingWindow, Throttle, TokenBucket, UsageCarryOver,
+    Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UsageCarryOver,
 };
 
 const SECOND: Duration = ms(1_000);
@@ -584,4 +584,36 @@ async fn a_window_from_the_first_grant_is_not_opened_by_a_change() {
     advance(ms(900)).await;
     let _full = limiter.try_acquire_many(10).unwrap();
     assert_eq!(limiter.check(1).retry_after(), Some(ms(1_000)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_that_of_the_present_policy_and_counts() {
+    let limiter = limiter(Throttle::every(ms(100)).burst(2));
+    let denied = |cost| {
+        let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire_many(cost) else {
+            panic!("{cost} units are granted")
+        };
+        (
+            decision.denied_by().unwrap().to_string(),
+            decision.limit(),
+            decision.remaining(),
+            decision.retry_after(),
+            decision.reset_after(),
+        )
+    };
+    drop(limiter.try_acquire().unwrap());
+    advance(ms(30)).await;
+    let throttle = String::from("throttle every 100ms burst 2");
+    let expected = (throttle, 2, 1, Some(ms(70)), ms(70));
+    assert_eq!((denied(2), denied(2)), (expected.clone(), expected));
+    limiter
+        .set_policy(TokenBucket::new(Rate::per_second(10), 2))
+        .unwrap();
+    let expected = (String::from("10/s burst 2"), 2, 1, Some(ms(70)), ms(70));
+    assert_eq!(denied(2), expected);
+    limiter.set_policy(FixedWindow::new(4, ms(500))).unwrap();
+    drop(limiter.try_acquire_many(3).unwrap());
+    let (limit, _, remaining, ..) = denied(3);
+    assert_eq!((limit.as_str(), remaining), ("window 4/500ms", 0));
+    assert_eq!(limiter.snapshot().denied, 4);
 }

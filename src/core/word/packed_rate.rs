@@ -43,6 +43,16 @@ pub(crate) struct PackedRate<F = u64> {
     pub(crate) max_age: F,
 }
 
+/// Why a rate does not admit a cost. The instants are in nanoseconds on the limiter's own time line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateDenial {
+    pub(crate) now: u64,
+    /// The units that are left.
+    pub(crate) remaining: u64,
+    pub(crate) until: u64,
+    pub(crate) reset_at: u64,
+}
+
 impl<F: LineField> PackedRate<F> {
     /// The value after `cost` units more, if the line holds `now` and admits them. Each number is read where it is needed, which takes
     /// fewer registers. If they are of two lines, because another thread replaces them, the result may be any, also by overflow.
@@ -58,6 +68,48 @@ impl<F: LineField> PackedRate<F> {
             .max(present)
             .checked_add(cost.checked_mul(self.parts_per_unit.get())?)?;
         (next <= present.wrapping_add(self.tolerance.get())).then_some(next)
+    }
+
+    /// The denial of `cost` units at `now`, as the rule of the limit makes it from the state. `None` if they are admitted or never will
+    /// be, if the line does not hold `now`, or if a window is charged more than it has, so that later ones are, too. If the numbers
+    /// are of two lines, the result may be any.
+    #[inline(always)]
+    pub(crate) fn denial(&self, value: u64, now: u64, cost: u64) -> Option<RateDenial> {
+        let (base, last_age) = (self.base.get(), self.max_age.get());
+        let age = now.wrapping_sub(base);
+        if age > last_age || cost == 0 {
+            return None;
+        }
+        let (per_nano, per_unit) = (self.parts_per_nano.get(), self.parts_per_unit.get());
+        let tolerance = self.tolerance.get();
+        let present = self.origin.get().wrapping_add(age.wrapping_mul(per_nano));
+        let used = value.saturating_sub(present);
+        let asked = cost
+            .checked_mul(per_unit)
+            .filter(|asked| *asked <= tolerance)?;
+        let excess = used
+            .checked_add(asked)?
+            .checked_sub(tolerance)
+            .filter(|excess| *excess > 0)?;
+        let left = tolerance.saturating_sub(used);
+        let after = |parts: u64| match per_nano {
+            0 => base.checked_add(last_age)?.checked_add(1),
+            1 => now.checked_add(parts),
+            per_nano => now.checked_add(parts.div_ceil(per_nano)),
+        };
+        if per_nano == 0 && used > tolerance {
+            return None;
+        }
+        Some(RateDenial {
+            now,
+            remaining: if left < per_unit {
+                0
+            } else {
+                left.checked_div(per_unit)?
+            },
+            until: after(excess)?,
+            reset_at: if used == 0 { now } else { after(used)? },
+        })
     }
 }
 

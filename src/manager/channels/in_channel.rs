@@ -3,6 +3,7 @@
 //! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
 //! enters it.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
@@ -13,13 +14,14 @@ use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::request::{Caller, Claim, Costs, Grant, Refused, Request};
 use crate::core::schedule::Enqueued;
+use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::manager::parts::{Locked, Manager, Registered};
 use crate::manager::time::Reading;
 use crate::manager::visit::Visit;
 use crate::priority::Priority;
 use crate::snapshot::LimitStatus;
-use crate::strategy::Moment;
+use crate::strategy::{LimitReport, Moment};
 
 manager_view!("How requests enter.", InChannel, in_channel);
 
@@ -65,7 +67,7 @@ impl<'a> InChannel<'a> {
     /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
     #[inline(always)]
     fn take_rate(self, reading: Reading, cost: u64) -> Option<TimedGrant> {
-        let Registered { clock, rate } = self.0.common().registered.as_ref()?;
+        let Registered { clock, rate, .. } = self.0.common().registered.as_ref()?;
         let at = clock.moment(reading)?;
         let (fence, reached) = self.0.state.word.take_rate(rate, at.nanos(), cost)?;
         let claim = Claim::of_rate(reached.get());
@@ -98,6 +100,11 @@ impl<'a> InChannel<'a> {
         caller: Caller,
         reading: Option<Reading>,
     ) -> Result<P, TryAcquireError> {
+        if let Some(reading) = reading
+            && let Some(denial) = self.deny_by_rate(cost, reading)
+        {
+            return Err(denial);
+        }
         if self.0.state.is_only_a_word() {
             if let Some(denial) = self.deny_by_word(cost, caller) {
                 return Err(denial);
@@ -139,6 +146,35 @@ impl<'a> InChannel<'a> {
                 )
                 .map(|granted| P::held(self.0, granted, cost)),
         }
+    }
+
+    /// [`InChannel::deny_behind_word`] of a rate, without the lock.
+    #[inline(always)]
+    fn deny_by_rate(self, cost: u64, reading: Reading) -> Option<TryAcquireError> {
+        let common = self.0.common();
+        let Registered {
+            clock,
+            rate,
+            denied,
+        } = common.registered.as_ref().filter(|_| !common.observed)?;
+        let read = clock.moment(reading)?.nanos();
+        let denial = self.0.state.word.deny_rate(rate, read, cost)?;
+        denied.fetch_add(1, Relaxed);
+        let (policy, until) = (common.plan.policy(), Moment::from_nanos(denial.until));
+        let report = LimitReport {
+            denied_until: Some(until),
+            remaining: denial.remaining,
+            ready_at: until,
+            reset_at: Moment::from_nanos(denial.reset_at),
+        };
+        Some(TryAcquireError::Denied(Decision::summarize(
+            policy,
+            None,
+            iter::once(report),
+            Moment::from_nanos(denial.now),
+            0,
+            |limit| policy.limits()[limit].capacity(),
+        )))
     }
 
     /// [`InChannel::deny_behind_word`], as long as no call has needed the state and there is room to count the denial.

@@ -1,5 +1,5 @@
 //! The atomics and the lock of the [word](super::word) and its [guard](super::guard), in one place, where a model checker
 //! replaces them.
 
-pub(in crate::manager) use std::sync::atomic::{AtomicU64, Ordering};
+pub(in crate::manager) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(in crate::manager) use std::sync::{Mutex, MutexGuard, OnceLock};

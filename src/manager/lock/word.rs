@@ -28,6 +28,9 @@
 //!   same (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was
 //!   written before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
 //!   [`Word::peek_unlocked`] does the same, and replaces the word by itself.
+//! - A denial writes nothing. It loads the word (Acquire), then the packed rate (Acquire), and then the word again (Relaxed). The packed
+//!   rate is stored by Release after the word was shut: if a load of it reads from such a store, the second load of the word reads
+//!   from the shutting or later, so the word has changed, and the lock decides.
 //! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
 //!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
 //!   a place is out, no word of a rate is opened.
@@ -54,10 +57,10 @@
 
 use std::num::NonZeroU64;
 
-use super::sync::AtomicU64;
-use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use super::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use super::sync::{AtomicBool, AtomicU64};
 use crate::core::word::packed_rate::{
-    LineField, MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue,
+    LineField, MAX_PLACES, MAX_VALUE, PackedRate, RateDenial, WordContents, WordValue,
 };
 
 const SHUT: u64 = 1 << 63;
@@ -85,6 +88,8 @@ pub(crate) struct WordRate {
     /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Readings under the lock are not
     /// included.
     latest: AtomicU64,
+    /// Whether the policy was replaced.
+    is_of_another_policy: AtomicBool,
 }
 
 /// What was in a word that was shut.
@@ -157,6 +162,18 @@ impl Word {
             rate.line.take(value, now, cost)
         })?;
         Some((fence, NonZeroU64::new(value)?))
+    }
+
+    /// Denies `cost` units of a rate at `now`, in nanoseconds, or at the latest reading of the clock. `None`: the lock must decide.
+    #[inline(always)]
+    pub(crate) fn deny_rate(&self, rate: &WordRate, now: u64, cost: u64) -> Option<RateDenial> {
+        let now = rate.present(now)?;
+        let word = self.word.load(Acquire);
+        if word & (SHUT | RATE) != RATE || rate.is_of_another_policy.load(Acquire) {
+            return None;
+        }
+        let denial = rate.line.denial(word & mask(COUNT_OF_RATE), now, cost)?;
+        (self.word.load(Relaxed) == word).then_some(denial)
     }
 
     /// Counts a grant that changes the content as `decide` says. Returns its fence and the new content.
@@ -289,6 +306,11 @@ impl WordRate {
         (latest.saturating_sub(now) <= MAX_STEP_BACK).then(|| latest.max(now))
     }
 
+    /// From now on, the lock denies. Call it under the lock, while the word is shut.
+    pub(crate) fn policy_is_replaced(&self) {
+        self.is_of_another_policy.store(true, Release);
+    }
+
     fn set_line(&self, line: PackedRate) {
         let own = &self.line;
         for (number, value) in [
@@ -300,7 +322,7 @@ impl WordRate {
             (&own.max_age, line.max_age),
         ] {
             if number.load(Relaxed) != value {
-                number.store(value, Relaxed);
+                number.store(value, Release);
             }
         }
     }
@@ -309,7 +331,7 @@ impl WordRate {
 impl LineField for AtomicU64 {
     #[inline(always)]
     fn get(&self) -> u64 {
-        self.load(Relaxed)
+        self.load(Acquire)
     }
 }
 
