@@ -149,15 +149,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let reading = self.shared.time_source.now(); // read before the lock, which is then held for half as long
             let mut guard = self.shards.lock(hash);
             let shard = &mut *guard;
+            let now = shard.clock.now_since(reading);
             let mut slot = shard.idle.find(hash, |idle| idle.is(hash, key));
             if slot.is_none() {
-                slot = self.new_slot(shard, (hash, key), reading, cost);
+                slot = self.new_slot(shard, (hash, key), now, cost);
             }
             let idle = slot.and_then(|slot| shard.idle.get_mut(slot));
             if let (Some(idle), Some(plan), None) = (idle, &shard.plan, &shard.hold)
                 && cost.wrapping_sub(1) < plan.max_cost()
             {
-                let now = shard.clock.now_since(reading);
                 let words = &mut idle.value;
                 let mut state = IdleState { plan, words };
                 if state.admit(now, cost) {
@@ -187,7 +187,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         &self,
         shard: &mut Shard<K, W, H>,
         (hash, key): (u64, &Q),
-        reading: Reading,
+        now: Moment,
         cost: u64,
     ) -> Option<usize> {
         let plan = shard.plan.as_ref()?;
@@ -195,7 +195,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         if H::FOREIGN || !may_grant || shard.has_active() {
             return None;
         }
-        let now = shard.clock.now_since(reading);
         (self.shards).reap(shard, ON_THE_WAY, now, &mut Removed::default());
         let has_room = self.shards.count_one_more();
         has_room.then(|| shard.insert_new(hash, key.to_key(), 0, now))
