@@ -180,7 +180,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         None
     }
 
-    /// The slot of a new key, if it is made in place: no foreign code runs, all keys of the shard are idle, and there is room.
+    /// The slot of a new key, if it is made in place: no foreign code runs, all keys of the shard are idle, and there is room. So the
+    /// keys that are removed on the way can be dropped under the lock.
     #[cold]
     #[inline(never)]
     fn new_slot<Q: KeyRef<K> + ?Sized>(

@@ -24,7 +24,7 @@
 //!
 //! # Orderings
 //!
-//! - A grant loads the word (Acquire), then `folded` and the packed rate (Relaxed), and replaces the word if it is still the
+//! - A grant loads the word (Acquire), then `folded` (Relaxed) and the packed rate, and replaces the word if it is still the
 //!   same (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was
 //!   written before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
 //!   [`Word::peek_unlocked`] does the same, and replaces the word by itself.
@@ -88,7 +88,7 @@ pub(crate) struct WordRate {
     /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Readings under the lock are not
     /// included.
     latest: AtomicU64,
-    /// Whether the policy was replaced.
+    /// Whether the policy is no longer the one that the limiter was built with, which a denial names.
     is_of_another_policy: AtomicBool,
 }
 
