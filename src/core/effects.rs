@@ -92,10 +92,8 @@ impl Effects {
         self.more.as_ref().map_or(0, |more| more.events.len())
     }
 
-    pub(crate) fn discard(&mut self, waker: Option<Waker>) {
-        if waker.is_some() {
-            self.more.get_or_insert_default().discarded.extend(waker);
-        }
+    pub(crate) fn discard(&mut self, waker: Waker) {
+        self.more.get_or_insert_default().discarded.push(waker);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -686,34 +686,30 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     pub async fn drained(&self) {
         // Grants and releases keep no count for this method, because they have no information on whether a task awaits the drain.
         // The task looks at one shard after the other, and waits for the keys that are in use. It sees different shards at
-        // different moments. So while the limiter is open, it must find each shard drained twice, one round apart, with no grant
-        // between. Then all shards were drained when the second round began. The keys of a closed limiter stay drained, so one
-        // round is enough.
+        // different moments. So it must find each shard drained twice, one round apart, with no grant between. Then all shards
+        // were drained when the second round began.
         let table = &*self.table;
         let shards = with_table!(table, |table| table.shards.count());
         let mut marks = vec![None; shards];
-        // The number of consecutive latest looks that found no change since the round before, and the number that found a closed
-        // shard.
-        let (mut unchanged, mut closed) = (0, 0);
+        let mut unchanged = 0; // consecutive latest looks that found no change since the round before
         for shard in (0..shards).cycle() {
             let look = with_table!(table, |table| table.shards.get(shard).look());
             if look.in_use.is_empty() {
-                unchanged = if marks[shard].replace(look.mark) == Some(look.mark) {
+                let before = marks[shard].replace(look.mark);
+                unchanged = if before == Some(look.mark) {
                     unchanged + 1
                 } else {
                     0
                 };
-                closed = if look.closed { closed + 1 } else { 0 };
+                if unchanged == shards {
+                    return;
+                }
             } else {
                 unchanged = 0;
-                closed = 0;
                 marks[shard] = None;
                 for manager in look.in_use {
                     manager.watch(Awaited::Drain).await;
                 }
-            }
-            if unchanged.max(closed) == shards {
-                return;
             }
             if look.asked > 0 || shard + 1 == shards {
                 coop::consume_budget().await; // other tasks must have a turn

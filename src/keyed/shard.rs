@@ -88,8 +88,6 @@ pub(super) struct Look {
     pub(super) asked: usize,
     /// A number that changes with each grant of a place.
     pub(super) mark: u64,
-    /// Whether the limiter is closed: no new request gets a place.
-    pub(super) closed: bool,
 }
 
 /// Keys and managers (with their observers) that were removed from a shard. Their drops run foreign code.
@@ -195,7 +193,6 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             in_use,
             asked: self.active.len(),
             mark,
-            closed: self.is_closed(),
         }
     }
 

@@ -218,7 +218,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::keyed::shard::CHECKED;
+    use crate::keyed::table::with_table;
     use crate::{KeyedLimiter, MaxConcurrency, WhenFull};
 
     /// How many active keys a refusal checks when `keys` are known and all are held.
@@ -245,5 +248,28 @@ mod tests {
         for keys in [1_025, 40_000] {
             assert!(checked(keys) <= 160, "{} for {keys} keys", checked(keys));
         }
+    }
+
+    /// The marks of all shards.
+    fn marks(keyed: &KeyedLimiter<u64>) -> Vec<u64> {
+        with_table!(&*keyed.table, |table| {
+            let shards = 0..table.shards.count();
+            shards
+                .map(|shard| table.shards.get(shard).look().mark)
+                .collect()
+        })
+    }
+
+    #[test]
+    fn a_pause_removes_keys_with_all_places_free_and_their_shard_shows_that_there_was_a_grant() {
+        let keyed = KeyedLimiter::<u64>::new(MaxConcurrency::new(1)).unwrap();
+        let before = marks(&keyed);
+        drop(keyed.try_acquire(&7).unwrap());
+        assert_eq!(keyed.len(), 1);
+        keyed.resume();
+        assert_eq!(keyed.len(), 1, "an end of a pause removes none");
+        keyed.pause_for(Duration::from_secs(1));
+        assert_eq!(keyed.len(), 0);
+        assert_ne!(marks(&keyed), before);
     }
 }

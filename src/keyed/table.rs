@@ -136,7 +136,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// Decides a request of an idle key, known or new, and calls `look` with the state right after the decision. `None` if no decision was
-    /// made; then nothing has changed.
+    /// made; then nothing has changed, except that the key may be known now.
     #[inline(always)]
     fn try_at_once<Q: KeyRef<K> + ?Sized>(
         &self,
@@ -152,7 +152,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let now = shard.clock.now_since(reading);
             let mut slot = shard.idle.find(hash, |idle| idle.is(hash, key));
             if slot.is_none() {
-                slot = self.new_slot(shard, (hash, key), now, cost);
+                slot = self.new_slot(shard, (hash, key), now);
             }
             let idle = slot.and_then(|slot| shard.idle.get_mut(slot));
             if let (Some(idle), Some(plan), None) = (idle, &shard.plan, &shard.hold)
@@ -189,11 +189,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         shard: &mut Shard<K, W, H>,
         (hash, key): (u64, &Q),
         now: Moment,
-        cost: u64,
     ) -> Option<usize> {
-        let plan = shard.plan.as_ref()?;
-        let may_grant = shard.hold.is_none() && cost.wrapping_sub(1) < plan.max_cost();
-        if H::FOREIGN || !may_grant || shard.has_active() {
+        shard.plan.as_ref()?; // its state fits into words
+        if H::FOREIGN || shard.has_active() {
             return None;
         }
         (self.shards).reap(shard, ON_THE_WAY, now, &mut Removed::default());
@@ -427,11 +425,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     shard.change(&change, &self.shared, &mut removed, &mut unapplied);
                     shard.changes = number;
                 }
-                if index == 0 {
-                    self.shared
-                        .decides_at_once
-                        .store(shard.plan.is_some(), Relaxed);
-                }
+                let decides_at_once = shard.plan.is_some();
+                self.shared.decides_at_once.store(decides_at_once, Relaxed);
             });
             removed.discard();
             for (manager, unapplied) in unapplied {
@@ -610,7 +605,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let former = shard.tier_at(slot);
         let policy_of = |tier| shard.tiers.get(tier).plan.policy().clone();
         let changed = (tier != former).then(|| [former, tier].map(policy_of).into());
-        let can_stay_idle = changed.is_none() || shard.tiers.fits(tier);
+        let can_stay_idle = shard.tiers.fits(tier);
         if changed.is_some() && can_stay_idle {
             shard.change_tier(slot, tier, now);
             after_unlock.changed = changed.clone();

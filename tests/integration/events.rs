@@ -534,6 +534,12 @@ async fn events_by_key_have_the_key_and_the_name() {
     assert_eq!(take(), [(2, "policy changed"), (2, "denied")]);
     assert!(keyed.try_acquire(&3).is_ok() && keyed.try_acquire(&4).is_err());
     assert_eq!(take(), [(4, "too many")]);
+    // What needs no room reports none.
+    keyed.reward(&4, 1);
+    assert!(!keyed.reset(&4) && keyed.snapshot(&4).is_none());
+    assert_eq!(take(), []);
+    assert!(!keyed.penalize(&4, 1));
+    assert_eq!(take(), [(4, "too many")]);
 }
 
 /// It is tried with a policy of rates, and with one that counts by unit, whose keys have a manager.

@@ -250,6 +250,33 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
     }
 }
 
+/// The last handle of a waker is the one in the queue. It goes when another waker replaces it, and when its future is dropped.
+#[test]
+fn a_waker_may_use_the_limiter_when_it_is_dropped() {
+    struct Nosy(Limiter);
+    impl Wake for Nosy {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Nosy {
+        fn drop(&mut self) {
+            let _ = self.0.snapshot();
+        }
+    }
+    for policy in policies() {
+        must_not_hang(async move || {
+            let limiter = Limiter::new(policy).unwrap();
+            let _out = limiter.try_acquire().unwrap();
+            let mut future = Box::pin(limiter.acquire());
+            for _ in 0..2 {
+                let waker = Waker::from(Arc::new(Nosy(limiter.clone())));
+                let mut context = Context::from_waker(&waker);
+                assert!(future.as_mut().poll(&mut context).is_pending());
+            }
+            drop(future);
+        });
+    }
+}
+
 /// The waker is cloned outside the lock, so the answer can come between the two readings of the slot.
 #[test]
 fn a_waker_may_cause_the_answer_while_it_replaces_another() {

@@ -41,6 +41,8 @@ fn policies() -> Vec<Policy> {
         Policy::from(SlidingWindow::counter(5, ms(100)))
             .and(FixedWindow::new(4, ms(100)))
             .and(Penalty::new(6, Rate::new(2, ms(30)))),
+        // As many words as an idle key has without a tier.
+        Policy::from(SlidingWindow::counter(5, ms(100))).and(Penalty::new(6, Rate::new(2, ms(30)))),
     ]
 }
 
@@ -589,6 +591,34 @@ async fn more_tiers_than_are_kept_are_still_distinguished() {
     for key in 0..5_000 {
         assert_eq!(keyed.check(&key, 1).remaining(), 0);
     }
+    let mut shown: Vec<_> = keyed
+        .snapshots()
+        .map(|(key, now)| (key, now.limit))
+        .collect();
+    shown.sort_unstable();
+    assert!(shown.into_iter().eq((0..5_000).map(|key| (key, key + 1))));
+}
+
+/// Its manager is dropped on the way of calls for other keys.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_becomes_idle_keeps_its_tier_and_what_was_used() {
+    let keyed = KeyedLimiter::<u64>::builder(FixedWindow::new(1_000, ms(100)))
+        .tiers(|key| match key {
+            7 => FixedWindow::new(5, ms(7_000)).into(),
+            _ => FixedWindow::new(1_000, ms(100)).into(),
+        })
+        .build()
+        .unwrap();
+    drop(keyed.limiter(&7).unwrap());
+    drop(keyed.try_acquire_many(&7, 5).unwrap());
+    advance(ms(1)).await;
+    let before = keyed.check(&7, 1);
+    for key in 100..10_000 {
+        drop(keyed.try_acquire(&key).unwrap());
+    }
+    let (_, shown) = keyed.snapshots().find(|(key, _)| *key == 7).unwrap();
+    assert_eq!((shown.limit, shown.used), (5, 5));
+    assert_eq!(keyed.check(&7, 1), before);
 }
 
 #[test]
@@ -812,4 +842,33 @@ async fn a_key_whose_bucket_starts_with_few_tokens_is_granted_at_its_retry_after
         (0..1_000).for_each(|other| _ = keyed.check(&(1_000 + other), 1)); // each call checks a few keys
         assert!(keyed.try_acquire(&key).is_ok(), "{key}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_known_keys_forget_others_that_are_reset() {
+    let bucket = TokenBucket::new(Rate::per_second(1_000_000), 1_000_000);
+    let keyed = KeyedLimiter::builder(bucket).max_keys(600).build().unwrap();
+    let take = |key: u64| drop(keyed.try_acquire_many(&key, 1_000).unwrap());
+    (0..500).for_each(take);
+    assert_eq!(keyed.len(), 500);
+    advance(ms(1)).await;
+    for _ in 0..1_000 {
+        (0..100).for_each(|key| drop(keyed.try_acquire(&key).unwrap()));
+    }
+    assert!(keyed.len() < 110, "{}", keyed.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keyed_limiter_shows_its_name_its_bound_and_its_keys() {
+    let keyed = KeyedLimiter::<u64>::builder(FixedWindow::new(3, ms(100)))
+        .name("users")
+        .max_keys(70)
+        .build()
+        .unwrap();
+    assert_eq!((keyed.name(), keyed.max_keys()), (Some("users"), 70));
+    assert!(keyed.is_empty());
+    drop(keyed.try_acquire(&7).unwrap());
+    assert!(!keyed.is_empty());
+    let shown = keyed.snapshot(&7).unwrap().to_string();
+    assert_eq!(shown, "1 of 3 used, 0 in flight, 0 queued");
 }

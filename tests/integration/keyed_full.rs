@@ -58,6 +58,35 @@ async fn the_only_evictable_key_of_a_small_table_is_found() {
     }
 }
 
+/// Of the keys that are compared, idle or active.
+#[tokio::test(start_paused = true)]
+async fn the_key_that_would_be_reset_first_is_evicted() {
+    let hour = Duration::from_secs(3_600);
+    let policies: [Policy; 2] = [
+        SlidingWindow::log(2, hour).into(),
+        TokenBucket::new(Rate::per_hour(2), 2).into(),
+    ];
+    for policy in policies {
+        let keyed = KeyedLimiter::<u64>::builder(policy.clone())
+            .max_keys(64)
+            .when_full(WhenFull::EvictSoonestReset)
+            .build()
+            .unwrap();
+        for key in 0..64 {
+            drop(keyed.try_acquire(&key).unwrap());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        (1_000..1_016).for_each(|key| drop(keyed.try_acquire(&key).unwrap()));
+        let evicted: Vec<u64> = (0..64)
+            .filter(|key| keyed.check(key, 1).remaining() == 2)
+            .collect();
+        assert_eq!(evicted.len(), 16);
+        // A search that took any key would have an average of 32.
+        let average = evicted.iter().sum::<u64>() / 16;
+        assert!(average < 20, "{policy}: {evicted:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_key_is_refused_if_no_other_can_be_evicted() {
     let limits = MaxConcurrency::new(1);

@@ -30,7 +30,7 @@ impl Schedule {
         let was_front = self.waiters.queue.is_front(id);
         if let Some(waker) = self.waiters.queue.remove(id) {
             self.waiters.untaken.free_slot(id);
-            effects.discard(Some(waker));
+            effects.discard(waker);
             if was_front {
                 self.waiters.front_ready_at = now; // the front has changed: check again
                 self.run_due(now, effects);
