@@ -298,7 +298,7 @@ impl Ledger {
                 .saturating_add(taken.saturating_mul(units(&asks.costs)));
             let waits = asks.waits && !asks.ahead;
             let waiting = if waits { asks.count - taken } else { 0 };
-            if left.wanted == 0 && waiting > 0 {
+            if left.wanted == 0 {
                 left.costs = &asks.costs;
             }
             left.wanted = left.wanted.saturating_add(waiting);

@@ -233,6 +233,17 @@ async fn places_counted_in_a_unit_come_back_as_they_were_taken() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_that_takes_no_place_has_no_ttl() {
+    let upload = limiter("100 concurrent ttl 1s counting megabytes and 5/min per request");
+    let request = upload.request().cost_of("megabytes", 0);
+    let permit = request.try_acquire().unwrap();
+    sleep(Duration::from_secs(2)).await;
+    assert!(permit.is_live());
+    drop(permit);
+    assert_eq!(upload.snapshot().reclaimed, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_request_gives_all_units_back() {
     let upload = limiter("100 concurrent counting megabytes and 1000 tokens/min");
     let request = |megabytes| {

@@ -55,6 +55,17 @@ async fn unused_units_are_refunded_and_a_dropped_permit_keeps_its_estimate() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_that_is_settled_at_its_estimate_leaves_others_their_refunds() {
+    for limit in rates() {
+        let limiter = limiter(limit);
+        let [first, second] = [4, 6].map(|cost| limiter.try_acquire_many(cost).unwrap());
+        assert!(first.settle(4));
+        assert!(second.refund());
+        assert_eq!(remaining(&limiter), 6, "{limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refund_undoes_its_grant_and_is_counted() {
     for limit in rates() {
         let limiter = limiter(limit);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::turns::SLICE;
 use super::*;
 use crate::exchange::{Asks, Call, Scope, Settlement};
 use crate::policy::{Limit, Policy};
@@ -172,6 +173,26 @@ proptest! {
         }
     }
 
+    /// Replicas that wait ask again, so none waits here.
+    #[test]
+    fn a_new_revision_of_the_same_policy_changes_no_answer(
+        text in prop::sample::select(&POLICIES), steps in prop::collection::vec(step(), 1..40), changes_at in 0..40_usize,
+    ) {
+        let policy = policy(text);
+        let plan = plan(&policy);
+        let mut caller = Caller::new(policy);
+        let [mut kept, mut changed] =
+            [(); 2].map(|()| Ledger::new(Arc::clone(&plan), 3, Moment::from_nanos(caller.now)));
+        for (number, mut step) in steps.into_iter().enumerate() {
+            step.asks.iter_mut().for_each(|(_, _, waits)| *waits = false);
+            let (now, call) = caller.call(&step);
+            if number == changes_at {
+                prop_assert_eq!(changed.agree(&plan, 4, now), Agreement::Adopted);
+            }
+            prop_assert_eq!(changed.call(now, &call), kept.call(now, &call));
+        }
+    }
+
     #[test]
     fn no_bytes_panic(
         text in prop::sample::select(&POLICIES), steps in prop::collection::vec(step(), 1..12),
@@ -270,6 +291,185 @@ fn another_policy_keeps_the_leases_the_fence_and_the_usage() {
     assert_eq!(reply.limits[1].remaining, 6, "three units are used");
 }
 
+/// A key whose holders wait for their turns.
+struct Line {
+    caller: Caller,
+    ledger: Ledger,
+}
+
+impl Line {
+    fn new(text: &str) -> Self {
+        let policy = policy(text);
+        let caller = Caller::new(policy.clone());
+        let ledger = Ledger::new(plan(&policy), 0, Moment::from_nanos(caller.now));
+        Self { caller, ledger }
+    }
+
+    /// A holder asks (how often, at what cost each) and returns leases, whose numbers are those of the asks in their order. Returns
+    /// how many asks are granted, and whose turn it is.
+    fn call(
+        &mut self,
+        after: u64,
+        holder: u64,
+        asks: &[(u64, u64)],
+        returns: &[u64],
+    ) -> (usize, Vec<u64>) {
+        let asks = asks.iter().map(|(count, cost)| (*count, *cost, true));
+        let (now, mut call) = self.caller.call(&Step {
+            after,
+            holder,
+            ..step_of(asks.collect())
+        });
+        call.returns = returns.to_vec();
+        if !returns.is_empty() && call.asks.is_empty() {
+            call.peek = None;
+        }
+        let (reply, offer) = self.ledger.call(now, &call);
+        (reply.granted as usize, offer.turns)
+    }
+}
+
+/// A holder that returns its place and asks in one call keeps its turn for a while, beside one that waits.
+#[test]
+fn a_turn_lasts_a_slice() {
+    let mut line = Line::new("1 concurrent ttl 10s");
+    assert_eq!(line.call(0, 1, &[(2, 1)], &[]).0, 1);
+    assert_eq!(line.call(1, 2, &[(1, 1)], &[]).0, 0);
+    assert_eq!(line.call(1, 1, &[(1, 1)], &[1]).0, 1);
+    assert_eq!(line.call(SLICE, 1, &[(1, 1)], &[4]), (0, vec![2]));
+    assert_eq!(line.call(1, 2, &[(1, 1)], &[]).0, 1);
+}
+
+#[test]
+fn the_asks_that_are_left_of_a_call_wait_for_a_turn_in_their_order() {
+    let mut line = Line::new("3 concurrent ttl 10s");
+    assert_eq!(line.call(0, 9, &[(2, 1)], &[]).0, 2);
+    assert_eq!(line.call(1, 1, &[(1, 1), (1, 2), (1, 1)], &[]).0, 1);
+    assert_eq!(line.call(1, 9, &[], &[1]), (0, vec![]), "one place for two");
+    assert_eq!(line.call(1, 9, &[], &[2]), (0, vec![1]));
+}
+
+#[test]
+fn the_place_that_is_returned_is_for_the_holder_of_the_fewest() {
+    let mut line = Line::new("3 concurrent ttl 10s");
+    assert_eq!(line.call(0, 1, &[(3, 1)], &[]).0, 3);
+    assert_eq!(line.call(1, 2, &[(1, 1)], &[]).0, 0);
+    assert_eq!(line.call(1, 3, &[(1, 1)], &[]).0, 0);
+    assert_eq!(line.call(1, 1, &[], &[1]), (0, vec![2]));
+    assert_eq!(line.call(1, 2, &[(2, 1)], &[]).0, 1);
+    assert_eq!(line.call(1, 1, &[], &[2]), (0, vec![3]), "2 holds one");
+}
+
+#[test]
+fn costs_of_zero_begin_no_window() {
+    let policy = policy("window 3/s from first grant and 5/s");
+    let mut caller = Caller::new(policy.clone());
+    let mut ledger = Ledger::new(plan(&policy), 0, Moment::from_nanos(caller.now));
+    let mut reset_at = |after, costs: [u64; 2]| {
+        let step = Step {
+            after,
+            ..step_of(vec![(1, 1, false)])
+        };
+        let (now, mut call) = caller.call(&step);
+        call.asks[0].costs = Box::new(costs);
+        let (reply, _) = ledger.call(now, &call);
+        assert_eq!(reply.granted, 1);
+        reply.limits[0].reset_at - now.nanos()
+    };
+    assert_eq!(reset_at(0, [0, 1]), 0);
+    assert_eq!(reset_at(500_000_000, [1, 0]), 1_000_000_000);
+}
+
+#[test]
+fn no_turn_is_reported_by_a_check_or_for_a_rate() {
+    let mut line = Line::new("1 concurrent ttl 10s");
+    assert_eq!(line.call(0, 9, &[(1, 1)], &[]).0, 1);
+    assert_eq!(line.call(1, 1, &[(1, 1)], &[]).0, 0);
+    let expired = 20_000_000_000;
+    assert_eq!(line.call(expired, 2, &[], &[]), (0, vec![]), "a check");
+    let mut line = Line::new("sliding log 1/100ms");
+    assert_eq!(line.call(0, 9, &[(1, 1)], &[]).0, 1);
+    assert_eq!(line.call(1, 1, &[(1, 1)], &[]).0, 0);
+    assert_eq!(line.call(100_000_000, 9, &[], &[7]), (0, vec![]));
+}
+
+#[test]
+fn each_ask_that_is_denied_in_a_call_counts_once_for_a_penalty() {
+    let policy = policy("penalty 2 falling 1/s ceiling 20");
+    let [mut together, mut alone] = [(); 2].map(|()| Ledger::new(plan(&policy), 0, Moment::START));
+    let mut caller = Caller::new(policy);
+    let (now, call) = caller.call(&step_of(vec![(5, 1, false)]));
+    let (reply, _) = together.call(now, &call);
+    assert_eq!(reply.granted, 2);
+    let last = (0..5).map(|_| {
+        let (now, call) = caller.call(&step_of(vec![(1, 1, false)]));
+        alone.call(now, &call).0
+    });
+    let last = last.last().unwrap();
+    assert_eq!(reply.limits, last.limits);
+}
+
+#[test]
+fn the_limit_that_stops_a_request_longest_is_reported_or_the_first_of_them() {
+    for (text, reported) in [
+        ("sliding log 1/100ms and sliding log 1/s", 1),
+        ("sliding log 1/s and sliding log 1/100ms", 0),
+        ("sliding log 1/s and window 1/s from first grant", 0),
+    ] {
+        let policy = policy(text);
+        let mut caller = Caller::new(policy.clone());
+        let (now, call) = caller.call(&step_of(vec![(2, 1, false)]));
+        let mut ledger = Ledger::new(plan(&policy), 0, now);
+        let (reply, _) = ledger.call(now, &call);
+        assert_eq!((reply.granted, reply.stop.unwrap().limit), (1, reported));
+    }
+}
+
+/// Such as the costs by unit of a request that takes no place.
+#[test]
+fn a_grant_without_a_place_opens_no_lease() {
+    let policy = policy("2 concurrent ttl 1s and 5/s");
+    let mut caller = Caller::new(policy.clone());
+    let (now, mut call) = caller.call(&step_of(vec![(1, 1, false)]));
+    call.asks[0].costs = Box::new([0, 1]);
+    let mut ledger = Ledger::new(plan(&policy), 0, now);
+    assert_eq!(ledger.call(now, &call).0.granted, 1);
+    assert_eq!(ledger.leases.len(), 0);
+}
+
+#[test]
+fn bytes_with_a_right_checksum_are_damaged_if_no_ledger_can_have_written_them() {
+    let policy = policy("2 concurrent ttl 1s and 5/s");
+    let (plan, text) = (plan(&policy), policy.to_string());
+    let mut caller = Caller::new(policy);
+    let (now, call) = caller.call(&step_of(vec![(1, 1, false)]));
+    let mut ledger = Ledger::new(Arc::clone(&plan), 0, now);
+    ledger.call(now, &call);
+    let mut longer = ledger.encode(&text);
+    longer.push(0);
+    let checksum = checksum(&longer[HEAD..]).to_le_bytes();
+    longer[1..HEAD].copy_from_slice(&checksum);
+    assert_eq!(decode(&plan, &text, &longer).err(), Some(Damaged));
+    let lease = ledger.leases.values_mut().next().unwrap();
+    lease.costs = Arc::new([1, 1]); // a rate has no leases
+    let bytes = ledger.encode(&text);
+    assert_eq!(decode(&plan, &text, &bytes).err(), Some(Damaged));
+}
+
+#[test]
+fn as_many_tickets_as_there_may_be_are_read() {
+    let mut line = Line::new("1 concurrent ttl 10s");
+    for holder in 0..2 * MAX_TICKETS as u64 {
+        line.call(1, holder, &[(1, 1)], &[]);
+    }
+    let plan = Arc::clone(&line.ledger.plan);
+    let text = plan.policy().to_string();
+    let bytes = line.ledger.encode(&text);
+    let read = decode(&plan, &text, &bytes).unwrap();
+    assert_eq!(read.turns.tickets.len(), MAX_TICKETS);
+    assert_eq!(read.encode(&text), bytes);
+}
+
 /// How much could be refunded is not known after reading.
 #[test]
 fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
@@ -280,6 +480,7 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
     let mut ledger = Ledger::new(Arc::clone(&plan), 0, granted_at);
     assert_eq!(ledger.call(granted_at, &call).0.granted, 1);
     let mut read = decode(&plan, &text, &ledger.encode(&text)).unwrap();
+    assert_eq!(ledger.agree(&plan, 1, granted_at), Agreement::Adopted);
     let (charged, actual) = (Box::new([5]), Box::new([0]));
     call.settlements = vec![Settlement {
         granted_at: granted_at.nanos(),
@@ -291,7 +492,7 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
     assert_eq!(
         ledger.call(granted_at, &call).0.limits[0].remaining,
         5,
-        "one that was kept does"
+        "one that was kept does, also after a new revision of its policy"
     );
 }
 

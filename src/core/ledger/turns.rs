@@ -25,7 +25,7 @@ const KEPT_FOR: u64 = 2_500_000_000;
 /// How long the units of a replica that should have asked are set aside, in nanoseconds, where turns are reported.
 const PATIENCE: u64 = 20_000_000;
 /// How long a replica may take its own places again, in nanoseconds, where turns are reported.
-const SLICE: u64 = 10_000_000;
+pub(super) const SLICE: u64 = 10_000_000;
 /// How long a replica that polls may take its own places again, in intervals of its polls.
 const SLICE_IN_POLLS: u64 = 5;
 /// How long a replica that has asked for units of rates, or should have, is taken to want more of them, in nanoseconds. It may be

@@ -1,8 +1,12 @@
 //! Requests that are refused at once because they would wait longer than they may.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::core::request::CostDetails;
 use crate::core::schedule::outlook::MAX_AHEAD;
 use crate::core::suspension::PauseScope;
+use crate::flow::FlowId;
 
 fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
     matches!(outcome, Err(AcquireError::TimedOut { .. }))
@@ -194,4 +198,95 @@ fn a_refused_request_learns_its_turn() {
         let refused = driven.request(0, request(5, Some(deadline))).unwrap_err();
         assert_eq!(refused.retry_after(), Some(nanos(1_000)), "{deadline}");
     }
+}
+
+/// Behind more waiters than are looked at one by one.
+#[test]
+fn a_request_is_refused_behind_a_long_queue() {
+    let mut driven = Driven::new(Throttle::every(nanos(10)));
+    driven.try_acquire(0, 1).unwrap();
+    let ahead = 2 * MAX_AHEAD as u64;
+    (0..ahead).for_each(|_| _ = driven.queued(0, 1, None));
+    let turn = (ahead + 1) * 10;
+    assert!(is_refused(&driven.request(0, request(1, Some(turn - 1)))));
+    driven.queued(0, 1, Some(turn));
+}
+
+/// Against a naive sum. All places are taken, so that nobody knows when they are granted.
+#[test]
+fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay() {
+    for newest_first in [false, true] {
+        let options = Options {
+            newest_first,
+            ..Options::default()
+        };
+        for flows in [&[None][..], &[None, Some("a"), Some("b")]] {
+            let mut driven = Driven::with(MaxConcurrency::new(1), options.clone());
+            driven.try_acquire(0, 1).unwrap();
+            let details = |flow: Option<&str>| {
+                flow.map(|flow| {
+                    let mut details = CostDetails::default();
+                    details.set_flow(FlowId::of(flow), None);
+                    Arc::new(details)
+                })
+            };
+            let of = |priority, deadline| Request {
+                priority: Priority::new(priority).unwrap(),
+                ..request(1, deadline)
+            };
+            let mut waiting = Vec::new();
+            for number in 0..60_u64 {
+                let flow = flows[number as usize % flows.len()];
+                let priority = [5, 0, 9, 5, 5][number as usize % 5];
+                let deadline = (number % 4 != 0).then_some(100 + number);
+                let details = details(flow);
+                let request = Request {
+                    costs: Costs::new(1, &details),
+                    ..of(priority, deadline)
+                };
+                driven.request(0, request).unwrap();
+                waiting.push((flow, priority, deadline.unwrap_or(u64::MAX)));
+            }
+            for (flow, priority, deadline) in [None, Some("a"), Some("b"), Some("new")]
+                .into_iter()
+                .flat_map(|flow| [0, 5, 9].map(|priority| (flow, priority)))
+                .flat_map(|(flow, priority)| [1, 130, 1_000].map(|at| (flow, priority, at)))
+            {
+                let details = details(flow);
+                let newcomer = Request {
+                    costs: Costs::new(1, &details),
+                    ..of(priority, Some(deadline))
+                };
+                let is_ahead = |(other, level, leaves_at): &&(Option<&str>, u8, u64)| {
+                    let goes_first = *level > priority
+                        || *level == priority
+                            && !newest_first
+                            && (flows.len() == 1 || *other == flow);
+                    goes_first && *leaves_at > deadline
+                };
+                assert_eq!(
+                    driven.0.waiters.queue.units_surely_ahead_of(&newcomer),
+                    waiting.iter().filter(is_ahead).count() as u64,
+                    "{newest_first} {flows:?} {flow:?} {priority} {deadline}"
+                );
+            }
+        }
+    }
+}
+
+/// Many have deadlines, so only the latest of them are looked at.
+#[test]
+fn the_units_of_the_latest_deadlines_are_surely_ahead() {
+    let mut driven = Driven::new(MaxConcurrency::new(1));
+    driven.try_acquire(0, 1).unwrap();
+    (0..3).for_each(|_| _ = driven.queued(0, 1, None));
+    (0..100).for_each(|number| _ = driven.queued(0, 1, Some(100 + number)));
+    let ahead = |deadline| {
+        let queue = &driven.0.waiters.queue;
+        queue.units_surely_ahead_of(&request(1, Some(deadline)))
+    };
+    assert_eq!(
+        [ahead(99), ahead(163), ahead(164), ahead(198), ahead(199)],
+        [103, 39, 38, 4, 3]
+    );
 }
