@@ -74,21 +74,10 @@ impl PackedRateHistory {
         } else {
             present.saturating_add(used)
         };
-        let age = now.nanos() - self.line.base.min(now.nanos());
-        let as_drawn = PackedRate {
-            parts_per_nano,
-            parts_per_unit,
-            tolerance,
-            ..self.line
-        } == self.line;
+        let age = now.nanos().saturating_sub(self.line.base);
         let ends_as_drawn =
             parts_per_nano != 0 || self.line.max_age.checked_sub(age) == Some(holds_for);
-        if !self.raised
-            && value >= self.latest
-            && as_drawn
-            && ends_as_drawn
-            && age <= self.line.max_age / 2
-        {
+        if !self.raised && value >= self.latest && ends_as_drawn && age <= self.line.max_age / 2 {
             self.latest = value;
             return Some((self.line, value));
         }
@@ -213,19 +202,27 @@ mod tests {
         fence: u64,
     }
 
-    /// A line denies what its rule denies, and as its rule does. It may leave the denial to the lock.
-    fn denies_as_its_rule<R: crate::strategy::Strategy>(
+    /// The first line of a rate that has this state.
+    fn drawn<R: crate::strategy::Strategy>(
         rule: &R,
-        (state, drawn_at): (R::State, Moment),
+        state: R::State,
+        now: Moment,
+    ) -> Option<(PackedRate, u64)> {
+        let slope = rule.slope(state, now)?;
+        PackedRateHistory::new(slope.parts_per_nano, now, 0).draw(slope, now, 0)
+    }
+
+    /// A line admits what its rule admits, and denies as its rule does. It may leave a denial to the lock.
+    fn answers_as_its_rule<R: crate::strategy::Strategy>(
+        rule: &R,
+        state: R::State,
+        (line, value): (PackedRate, u64),
         (now, cost): (Moment, u64),
     ) -> Result<(), TestCaseError> {
-        let drawn = rule.slope(state, drawn_at).and_then(|slope| {
-            PackedRateHistory::new(slope.parts_per_nano, drawn_at, 0).draw(slope, drawn_at, 0)
-        });
-        let Some((line, value)) = drawn else {
-            return Ok(());
-        };
+        let holds = now.nanos() - line.base <= line.max_age;
         let report = rule.report(state, now, 0, cost);
+        let admits = holds && report.denied_until.is_none();
+        prop_assert_eq!(line.take(value, now.nanos(), cost).is_some(), admits);
         match line.denial(value, now.nanos(), cost) {
             Some(denial) => {
                 let until = Some(Moment::from_nanos(denial.until));
@@ -236,10 +233,58 @@ mod tests {
             }
             None => prop_assert!(
                 report.denied_until.is_none()
-                    || now.since(drawn_at) > line.max_age
+                    || !holds
                     || line.parts_per_nano == 0 && value - line.origin > line.tolerance,
                 "left to the lock"
             ),
+        }
+        Ok(())
+    }
+
+    /// On one line after another, what is taken without the lock and what is charged under it add up as the rule adds them.
+    fn follows_its_rule<R: crate::strategy::Strategy>(
+        rule: &R,
+        capacity: u64,
+        inputs: &[(u64, Input)],
+    ) -> Result<(), TestCaseError> {
+        let (mut state, mut now) = (rule.initial(Moment::START), Moment::from_nanos(1_000));
+        let slope = rule.slope(state, now);
+        let mut track =
+            PackedRateHistory::new(slope.map_or(0, |slope| slope.parts_per_nano), now, 0);
+        let mut word = None;
+        for (nanos, input) in inputs {
+            now = now.plus(*nanos);
+            if let Input::Take { cost } = input {
+                let cost = *cost.min(&capacity);
+                if word.is_none() {
+                    word = rule
+                        .slope(state, now)
+                        .and_then(|slope| track.draw(slope, now, 0));
+                }
+                if let Some((line, value)) = &mut word {
+                    answers_as_its_rule(rule, state, (*line, *value), (now, cost))?;
+                    if let Some(next) = line.take(*value, now.nanos(), cost) {
+                        *value = next;
+                        state = rule.decide(state, now, cost).unwrap();
+                    }
+                }
+                continue;
+            }
+            if let Some((_, value)) = word.take()
+                && let Some((base, used)) = track.take_over(value)
+            {
+                let taken = rule.with_used(state, base, used);
+                prop_assert_eq!(rule.usage(taken, now), rule.usage(state, now));
+                state = taken;
+            }
+            match input {
+                Input::Grant { cost } => {
+                    let next = rule.decide(state, now, *cost.min(&capacity));
+                    state = next.unwrap_or(state);
+                }
+                Input::Refund { kept, .. } => state = rule.forgive(state, now, *kept),
+                Input::Take { .. } | Input::Draw => {}
+            }
         }
         Ok(())
     }
@@ -248,7 +293,7 @@ mod tests {
         #![proptest_config(crate::replay::cases(4_000))]
 
         #[test]
-        fn a_line_denies_as_its_rule(
+        fn a_line_answers_as_its_rule(
             units in 1_u64..4, period in 1_u64..30, burst in 1_u64..8, charges in prop::collection::vec((0_u64..30, 0_u64..6), 0..6),
             drawn_after in 0_u64..40, later in 0_u64..60, cost in 1_u64..8, phase in prop::option::of(0_u64..10),
         ) {
@@ -264,8 +309,20 @@ mod tests {
             }
             let drawn_at = now.plus(drawn_after);
             let asked = (drawn_at.plus(later), cost.min(burst));
-            denies_as_its_rule(&pace, (of_pace, drawn_at), asked)?;
-            denies_as_its_rule(&window, (of_window, drawn_at), asked)?;
+            if let Some(word) = drawn(&pace, of_pace, drawn_at) {
+                answers_as_its_rule(&pace, of_pace, word, asked)?;
+            }
+            if let Some(word) = drawn(&window, of_window, drawn_at) {
+                answers_as_its_rule(&window, of_window, word, asked)?;
+            }
+        }
+
+        #[test]
+        fn a_rate_goes_on_from_line_to_line(
+            units in 1_u64..4, period in 1_u64..30, burst in 1_u64..8, phase in prop::option::of(0_u64..10), inputs in inputs(),
+        ) {
+            follows_its_rule(&PaceRule::continuous(units, period, burst, burst).unwrap(), burst, &inputs)?;
+            follows_its_rule(&WindowRule { limit: burst, period: 10 * period, phase }, burst, &inputs)?;
         }
 
         /// Whatever is refunded, between two grants there is never more than the burst and what time brings.
@@ -277,9 +334,17 @@ mod tests {
             let (mut state, mut now, mut fence) = (PaceState::default(), Moment::START, 0);
             let mut track = PackedRateHistory::new(rule.slope(state, now).unwrap().parts_per_nano, now, 0);
             let (mut line, mut value) = track.draw(rule.slope(state, now).unwrap(), now, 0).unwrap();
+            let mut is_open = true;
             let mut made: Vec<Made> = Vec::new();
             for (nanos, input) in inputs {
                 now = now.plus(nanos);
+                if !is_open && matches!(input, Input::Take { .. } | Input::Draw) {
+                    let former = (line, value);
+                    (line, value) = track.draw(rule.slope(state, now).unwrap(), now, fence).unwrap();
+                    prop_assert!(line == former.0 || value > former.1, "a value returned on another line");
+                    prop_assert!(value >= former.1);
+                    is_open = true;
+                }
                 if let Input::Take { cost } = input {
                     if let Some(reached) = line.take(value, now.nanos(), cost) {
                         prop_assert!(reached > value);
@@ -289,9 +354,10 @@ mod tests {
                     }
                     continue;
                 }
-                if let Some((base, used)) = track.take_over(value) {
+                if is_open && let Some((base, used)) = track.take_over(value) {
                     state = rule.with_used(state, base, used);
                 }
+                is_open = matches!(input, Input::Draw);
                 match input {
                     Input::Grant { cost } => if let Ok(next) = rule.decide(state, now, cost) {
                         state = next;
@@ -312,10 +378,6 @@ mod tests {
                     }
                     _ => {}
                 }
-                let former = (line, value);
-                (line, value) = track.draw(rule.slope(state, now).unwrap(), now, fence).unwrap();
-                prop_assert!(line == former.0 || value > former.1, "a value returned on another line");
-                prop_assert!(value >= former.1);
                 for from in 0..made.len() {
                     let mut sum = 0;
                     for to in from..made.len() {
@@ -326,6 +388,122 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_line_stays_until_half_its_age_has_passed() {
+        let start = Moment::from_nanos(1_000);
+        let pace = PaceRule::continuous(3, 10, 6, 6).unwrap();
+        let window = WindowRule {
+            limit: 6,
+            period: 100,
+            phase: None,
+        };
+        stays_until_half_its_age(&pace, pace.charge(pace.initial(start), start, 2), start);
+        let opened = window.charge(window.initial(start), start, 2);
+        assert_eq!(stays_until_half_its_age(&window, opened, start), 99);
+    }
+
+    fn stays_until_half_its_age<R: crate::strategy::Strategy>(
+        rule: &R,
+        state: R::State,
+        start: Moment,
+    ) -> u64 {
+        let slope_at = |now| rule.slope(state, now).unwrap();
+        let mut track = PackedRateHistory::new(slope_at(start).parts_per_nano, start, 0);
+        let (line, _) = track.draw(slope_at(start), start, 0).unwrap();
+        let mut draw_at = |age: u64| {
+            let now = start.plus(age);
+            track.refund(0);
+            track.draw(slope_at(now), now, 0).unwrap().0
+        };
+        let half = line.max_age / 2;
+        for age in [0, 1, 2, half] {
+            assert_eq!(draw_at(age), line);
+        }
+        let next = draw_at(half + 1);
+        assert_eq!(next.base, line.base + half + 1);
+        line.max_age
+    }
+
+    /// Nothing is used of a window that a grant opened and a refund closed, so the next grant opens another.
+    #[test]
+    fn a_window_that_another_replaces_has_another_line() {
+        let rule = WindowRule {
+            limit: 3,
+            period: 100,
+            phase: None,
+        };
+        let (opened, now) = (Moment::from_nanos(1_000), Moment::from_nanos(1_020));
+        let mut track = PackedRateHistory::new(0, opened, 0);
+        let first = rule.charge(rule.initial(opened), opened, 3);
+        track
+            .draw(rule.slope(first, opened).unwrap(), opened, 1)
+            .unwrap();
+        let closed = rule.refund(first, opened, opened, 3);
+        assert!(rule.slope(closed, opened).is_none());
+        let second = rule.charge(closed, now, 3);
+        let (line, value) = track
+            .draw(rule.slope(second, now).unwrap(), now, 2)
+            .unwrap();
+        let denial = line.denial(value, 1_050, 1).unwrap();
+        assert_eq!(denial.until, 1_120);
+    }
+
+    #[test]
+    fn a_pace_is_a_line_while_no_value_exceeds_the_largest() {
+        let now = Moment::from_nanos(1_000);
+        let mut track = PackedRateHistory::new(3, now, 0);
+        for used in [40, 7, 0] {
+            let slope = Slope {
+                parts_per_nano: 3,
+                parts_per_unit: 10,
+                tolerance: 50,
+                used,
+                holds_for: u64::MAX,
+            };
+            let (line, _) = track.draw(slope, now, 0).unwrap();
+            let last = line.origin + line.max_age * 3 + line.tolerance;
+            assert!((MAX_VALUE - 2..=MAX_VALUE).contains(&last), "{last}");
+        }
+    }
+
+    /// A limit so high that only five units above it fit.
+    #[test]
+    fn a_line_that_reaches_the_largest_value_begins_anew_and_refunds_nothing_from_before() {
+        let slope = Slope {
+            parts_per_nano: 0,
+            parts_per_unit: 1,
+            tolerance: MAX_VALUE - 5,
+            used: 0,
+            holds_for: 100,
+        };
+        let now = Moment::from_nanos(1_000);
+        let mut track = PackedRateHistory::new(0, now, 0);
+        let origins = [(); 7].map(|()| {
+            let (line, _) = track.draw(slope, now, 9).unwrap();
+            track.refund(1);
+            line.origin
+        });
+        assert_eq!(origins, [1, 2, 3, 4, 5, 0, 1]);
+        assert_eq!(
+            [9, 10].map(|fence| track.refundable(now, fence, 100)),
+            [0, 100]
+        );
+    }
+
+    #[test]
+    fn a_rate_fits_a_line_that_lasts_a_second_whatever_its_debt() {
+        let slope = Slope {
+            parts_per_nano: 3,
+            parts_per_unit: 1,
+            tolerance: MAX_VALUE - 3_000_000_000,
+            used: MAX_VALUE,
+            holds_for: u64::MAX,
+        };
+        assert!(fits(slope));
+        let tolerance = slope.tolerance + 1;
+        assert!(!fits(Slope { tolerance, ..slope }));
     }
 
     /// Refunds without a grant between them leave nothing used, in any order, if time does not pass.
