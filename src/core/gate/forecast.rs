@@ -251,3 +251,119 @@ impl LogForecast<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::core::gate::Gate;
+    use crate::core::gate::plan::Plan;
+    use crate::core::request::CostDetails;
+    use crate::core::suspension::PauseScope;
+    use crate::strategy::Counts;
+
+    proptest! {
+        #![proptest_config(crate::replay::cases(1_000))]
+
+        /// The grants of a forecast are kept beside the log. Here, they are recorded in it.
+        #[test]
+        fn a_log_is_forecast_as_if_the_grants_were_in_it(
+            limit in 1_u64..8, granted in prop::collection::vec((0_u64..30, 1_u64..8), 0..6), costs in prop::collection::vec(1_u64..8, 1..12),
+        ) {
+            let rule = LogRule { limit, period: 50 };
+            let (mut log, mut now) = (Grants::default(), Moment::START);
+            for (nanos, cost) in granted {
+                now = now.plus(nanos);
+                if rule.decide(&log, now, cost).is_ok() {
+                    rule.charge(&mut log, now, cost);
+                }
+            }
+            let before = log.clone();
+            let mut forecast = LogForecast { rule: &rule, log: &before, granted: VecDeque::new(), units: 0 };
+            for cost in costs {
+                let cost = cost.min(limit);
+                let ready = rule.decide(&log, now, cost).err().unwrap_or(now);
+                prop_assert_eq!(forecast.ready_at(now, cost), ready);
+                now = ready;
+                rule.charge(&mut log, now, cost);
+                forecast.charge(now, cost);
+            }
+        }
+    }
+
+    fn gate(policy: &str) -> Gate {
+        let plan = Plan::new(policy.parse().unwrap(), Duration::ZERO).unwrap();
+        Gate::new(plan, Moment::START, false)
+    }
+
+    #[test]
+    fn there_is_room_for_one_where_each_limit_admits_a_unit() {
+        let now = Moment::START;
+        let room_after = |policy: &str, taken: u64| {
+            let mut gate = gate(policy);
+            for _ in 0..taken {
+                gate.admit(now, Costs::plain(1), Location::caller())
+                    .unwrap();
+            }
+            let limits = gate.limits();
+            let forecast = limits.forecast(now, None, std::iter::empty());
+            let costs = Costs::plain(3);
+            let has_room = forecast.has_room_for_one(costs);
+            assert_eq!(has_room, limits.have_room_for_one(now, costs));
+            has_room
+        };
+        for policy in [
+            "3 concurrent",
+            "3/s",
+            "window 3/s",
+            "sliding log 3/s",
+            "9 concurrent and 3/s",
+            "3/s and 9 concurrent",
+        ] {
+            assert_eq!(
+                [0, 2, 3].map(|taken| room_after(policy, taken)),
+                [true, true, false],
+                "{policy}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_not_charged_needs_no_room() {
+        let (now, mut gate) = (Moment::START, gate("9 concurrent and 1/s counting bytes"));
+        let byte = gate.limits().policy().limits()[1].counts();
+        let costs = |bytes| {
+            let mut details = CostDetails::default();
+            let Counts::Unit(unit) = byte else {
+                panic!("it counts bytes");
+            };
+            details.set(unit, bytes);
+            Some(Arc::new(details))
+        };
+        let (none, one) = (costs(0), costs(1));
+        gate.admit(now, Costs::new(1, &one), Location::caller())
+            .unwrap();
+        let forecast = gate.limits().forecast(now, None, std::iter::empty());
+        assert!(forecast.has_room_for_one(Costs::new(1, &none)));
+        assert!(!forecast.has_room_for_one(Costs::new(1, &one)));
+    }
+
+    #[test]
+    fn there_is_no_room_for_one_during_a_pause() {
+        let (gate, now) = (gate("3 concurrent"), Moment::START);
+        let mut suspension = Suspension::default();
+        let has_room = |suspension| {
+            let forecast = gate
+                .limits()
+                .forecast(now, Some(suspension), std::iter::empty());
+            forecast.has_room_for_one(Costs::plain(1))
+        };
+        assert!(has_room(suspension));
+        suspension.pause(PauseScope::Limiter, now.plus(1));
+        assert!(!has_room(suspension));
+    }
+}
