@@ -142,7 +142,7 @@ impl Leases {
         self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
     }
 
-    /// The leases, first to last as they expire.
+    /// The leases in the order in which they are reclaimed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         let mut shared = self
             .arena
@@ -156,7 +156,7 @@ impl Leases {
             .filter_map(|(_, index)| self.arena.get(*index));
         let mut own_ttls = own_ttls.peekable();
         std::iter::from_fn(move || match (shared.peek(), own_ttls.peek()) {
-            (Some(first), Some(first_own)) if first_own.expires_at < first.expires_at => {
+            (Some(first), Some(first_own)) if first_own.expires_at <= first.expires_at => {
                 own_ttls.next()
             }
             (None, _) => own_ttls.next(),
@@ -266,4 +266,37 @@ impl Leases {
 
 fn expiry(ttl: Option<NonZeroU64>, renewed_at: Moment) -> Moment {
     ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(crate::replay::cases(256))]
+
+        #[test]
+        fn leases_are_listed_as_they_are_reclaimed(
+            leases in prop::collection::vec((0_u64..4, prop::option::of(1_u64..14)), 0..12),
+        ) {
+            let mut all = Leases::new(NonZeroU64::new(10).unwrap());
+            let mut now = Moment::START;
+            for (fence, (nanos, own)) in (0..).zip(leases) {
+                now = now.plus(nanos);
+                let index = all.open(fence, 1, now, Location::caller());
+                if let Some(own) = own.and_then(NonZeroU64::new) {
+                    all.set_own_ttl(index, fence, now, own, false);
+                }
+            }
+            let listed: Vec<_> = all.iter().map(|lease| (lease.expires_at, lease.fence)).collect();
+            prop_assert!(listed.is_sorted_by_key(|(expires_at, _)| *expires_at));
+            let reclaimed = std::iter::from_fn(|| all.pop_expired(Moment::LAST));
+            prop_assert!(listed.into_iter().eq(reclaimed.map(|lease| (lease.expires_at, lease.fence))));
+            prop_assert!(all.is_empty());
+        }
+    }
 }
