@@ -6,6 +6,8 @@ pub(crate) mod lease;
 pub(crate) mod limit_state;
 pub(crate) mod limits;
 pub(crate) mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;

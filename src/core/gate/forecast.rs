@@ -272,7 +272,8 @@ mod tests {
         /// The grants of a forecast are kept beside the log. Here, they are recorded in it.
         #[test]
         fn a_log_is_forecast_as_if_the_grants_were_in_it(
-            limit in 1_u64..8, granted in prop::collection::vec((0_u64..30, 1_u64..8), 0..6), costs in prop::collection::vec(1_u64..8, 1..12),
+            limit in 1_u64..8, granted in prop::collection::vec((0_u64..30, 1_u64..8), 0..6),
+            costs in prop::collection::vec(1_u64..8, 1..12),
         ) {
             let rule = LogRule { limit, period: 50 };
             let (mut log, mut now) = (Grants::default(), Moment::START);

@@ -601,7 +601,7 @@ pub(super) fn carry_over(
     let mut old_limits: Vec<_> = old_limits.into_iter().map(Some).collect();
     for ((limit, new), counterpart) in new_limits.into_iter().zip(counterparts(&old, &new)) {
         let (measure, units) = in_flight.taken_over_by(limit.counts(), fence);
-        if !measure.is_plain() || fence > 0 {
+        if fence > 0 {
             new.measure = Some(Box::new(Measure {
                 refundable_after: fence,
                 ..measure
@@ -633,7 +633,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::policy::samples;
+    use crate::policy::{Policy, samples};
+    use crate::strategy::Unit;
 
     /// A fixed bug: after 584 years, windows and logs admitted everything.
     #[test]
@@ -649,5 +650,101 @@ mod tests {
             }
             assert_eq!(state.decide(now, 1), Err(Moment::NEVER), "{limit}");
         }
+    }
+
+    fn state(text: &str) -> (Limit, LimitState) {
+        let limit = *text.parse::<Policy>().unwrap().limits().first().unwrap();
+        let rule = limit.checked(Duration::ZERO).unwrap();
+        (limit, LimitState::new(&rule, Moment::START))
+    }
+
+    /// Against a naive count, one unit after the other.
+    #[test]
+    fn units_come_as_if_each_was_taken_as_soon_as_it_is_there() {
+        let limits = [
+            ("throttle every 10ms burst 10", &[7, 10][..]),
+            ("10/100ms", &[7, 10]),
+            ("10/100ms refilled each period", &[7, 10]),
+            ("window 10/100ms", &[7, 10]),
+            ("sliding log 10/100ms", &[7, 10]),
+        ];
+        for (text, used) in limits {
+            for used in used {
+                let (limit, mut state) = state(text);
+                state.charge(Moment::START, *used);
+                let now = Moment::from_nanos(50_000_000);
+                let mut at = now;
+                let (_, mut taken) = self::state(text);
+                taken.charge(Moment::START, *used);
+                for units in 1..=35 {
+                    at = taken.decide(at, 1).err().unwrap_or(at);
+                    taken.charge(at, 1);
+                    let comes = state.comes_at(now, units, &limit).unwrap_or(now);
+                    assert_eq!(comes, at, "{units} more than {used} of {text}");
+                }
+            }
+        }
+    }
+
+    /// As if each window let its units go at an even pace.
+    #[test]
+    fn more_units_than_a_counter_has_come_after_whole_windows() {
+        let (limit, mut state) = state("sliding counter 10/100ms");
+        state.charge(Moment::START, 10);
+        let comes = [5, 15, 25].map(|units| state.comes_at(Moment::START, units, &limit));
+        let at = |millis: u64| Some(Moment::from_nanos(millis * 1_000_000));
+        assert_eq!(comes, [150, 250, 350].map(at));
+    }
+
+    const UNITS: [Counts; 3] = [
+        Counts::Cost,
+        Counts::Requests,
+        Counts::Unit(Unit::new("bytes")),
+    ];
+
+    #[test]
+    fn a_measure_by_which_nothing_was_charged_is_not_kept() {
+        let [cost, requests, bytes] = UNITS;
+        let measure = Measure::new(cost).changed(cost, 3);
+        assert!(measure.is_plain());
+        let measure = measure.changed(requests, 5).changed(bytes, 5);
+        assert_eq!(
+            (measure.counts, &measure.former[..]),
+            (bytes, &[(5, cost)][..])
+        );
+        let measure = measure.changed(requests, 6);
+        assert_eq!(measure.former, [(5, cost), (6, bytes)]);
+    }
+
+    #[test]
+    fn what_a_new_limit_counts_is_not_left_over_nor_what_nothing_holds() {
+        let [cost, requests, bytes] = UNITS;
+        let entries = [(cost, 2), (requests, 0), (bytes, 3)];
+        let entries = entries.map(|(counts, units)| (Measure::new(counts), units));
+        let policy: Policy = "9 concurrent and 9 concurrent counting bytes"
+            .parse()
+            .unwrap();
+        let left_over = |limits| {
+            let InFlight(left) = InFlight::new(entries.clone()).left_over(limits);
+            left.into_iter()
+                .map(|(measure, units)| (measure.counts, units))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(left_over(&[]), [(cost, 2), (bytes, 3)]);
+        assert_eq!(left_over(&policy.limits()[..1]), [(bytes, 3)]);
+        assert_eq!(left_over(policy.limits()), []);
+    }
+
+    #[test]
+    fn a_new_concurrency_takes_places_over_from_one_that_counts_the_same_or_from_the_first() {
+        let of = |former: &str, new: &str| {
+            let [former, new] = [former, new].map(|text| text.parse::<Policy>().unwrap());
+            place_counterpart(former.limits(), &new.limits()[0])
+        };
+        let former = "5/s and 9 concurrent and 8 concurrent counting bytes";
+        assert_eq!(of(former, "3 concurrent"), Some(1));
+        assert_eq!(of(former, "3 concurrent counting bytes"), Some(2));
+        assert_eq!(of(former, "3 concurrent counting tokens"), Some(1));
+        assert_eq!(of("5/s", "3 concurrent"), None);
     }
 }
