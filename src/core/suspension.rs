@@ -230,6 +230,8 @@ impl Suspension {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
+    use crate::strategy::Throttle;
 
     fn at(nanos: u64) -> Moment {
         Moment::from_nanos(nanos)
@@ -260,6 +262,48 @@ mod tests {
             (suspension.ready_at(at(10), 1), suspension.is_over(at(10))),
             (at(50), false)
         );
+    }
+
+    #[test]
+    fn a_pause_ends_at_its_end() {
+        let mut suspension = Suspension::default();
+        assert_eq!(suspension.paused_for(at(0)), None);
+        let moves =
+            [100, 50, 100, 102].map(|until| suspension.pause(PauseScope::AllKeys, at(until)));
+        assert_eq!(moves, [true, false, false, true]);
+        let paused_for = [100, 101, 102].map(|now| suspension.paused_for(at(now)));
+        assert_eq!(
+            paused_for,
+            [Some(2), Some(1), None].map(|nanos| nanos.map(Duration::from_nanos))
+        );
+        let has_ended = [101, 102, 103].map(|now| suspension.has_ended_pause(at(now)));
+        assert_eq!(has_ended, [false, true, true]);
+        suspension.pause(PauseScope::Limiter, Moment::NEVER);
+        assert_eq!(suspension.paused_for(at(103)), Some(Duration::MAX));
+    }
+
+    #[test]
+    fn a_pause_of_all_keys_denies_until_its_end() {
+        let policy = Policy::from(Throttle::every(Duration::from_nanos(1)));
+        let nothing = std::iter::empty();
+        let allowed = Decision::summarize(&policy, None, nothing, at(0), 0, |_| 1);
+        let decide = |closed, now| {
+            let hold = AllKeysHold {
+                closed,
+                paused_until: Some(at(100)),
+            };
+            let decision = hold.decide(allowed.clone(), at(now));
+            (decision.is_allowed(), decision.retry_after())
+        };
+        assert_eq!(
+            [99, 100, 101].map(|now| decide(false, now)),
+            [
+                (false, Some(Duration::from_nanos(1))),
+                (true, None),
+                (true, None)
+            ]
+        );
+        assert_eq!([99, 100].map(|now| decide(true, now)), [(false, None); 2]);
     }
 
     #[test]
@@ -329,6 +373,63 @@ mod tests {
             suspension.ready_at(at(121), 1),
             at(185),
             "the upstream has counted all three"
+        );
+    }
+
+    #[test]
+    fn a_quota_has_no_units_to_count_once_it_is_new() {
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 1, at(100), 0);
+        let left = [99, 100].map(|now| suspension.units_left(at(now)));
+        assert_eq!(left, [1, u64::MAX]);
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(100), 9, at(200), 1);
+        assert_eq!(suspension.units_left(at(100)), 9);
+        assert_eq!(suspension.ready_at(at(100), 9), at(100));
+    }
+
+    /// The second signal has counted the first grant, and the first signal had not.
+    fn signalled_twice() -> Suspension {
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 10, at(100), 0);
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(0), 10, at(100), 1);
+        suspension
+    }
+
+    #[test]
+    fn of_two_signals_the_one_that_leaves_fewer_units_counts() {
+        let left = |actual| {
+            let mut suspension = signalled_twice();
+            suspension.settle(1, 1, actual, 1);
+            let before = suspension.units_left(at(0));
+            suspension.note_grant(at(0), 2);
+            (before, suspension.units_left(at(0)))
+        };
+        assert_eq!(left(4), (6, 4), "the first signal had not counted these");
+        assert_eq!(left(0), (9, 7), "the second signal may have counted it");
+    }
+
+    #[test]
+    fn units_that_were_not_used_quicken_the_pace_only_after_the_latest_grant() {
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 4, at(100), 0);
+        suspension.note_grant(at(0), 1);
+        suspension.note_grant(at(25), 2);
+        suspension.settle(1, 1, 0, 2);
+        assert_eq!(suspension.ready_at(at(25), 1), at(75));
+        suspension.settle(2, 2, 1, 2);
+        assert_eq!(suspension.ready_at(at(25), 1), at(50));
+
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 4, at(100), 0);
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(0), 2, at(100), 1);
+        suspension.settle(1, 1, 0, 1);
+        assert_eq!(
+            (suspension.units_left(at(0)), suspension.ready_at(at(0), 1)),
+            (2, at(25)),
+            "the upstream may have counted it"
         );
     }
 }
