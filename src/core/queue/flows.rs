@@ -41,8 +41,6 @@ pub(super) use turns::FairTurns;
 
 /// At most this many idle flows are remembered. One that is forgotten early is served as if it were new.
 const MAX_IDLE: usize = 1_024;
-/// A map of flows that had more than this many gives its memory back when it is empty.
-const KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Flows {
@@ -319,19 +317,9 @@ impl Flows {
 
 /// What permits hold.
 impl Flows {
-    /// The flow, if any request of it waits.
-    fn waiting_flow(&self, path: FlowPath) -> Option<Index> {
-        let index = *self.by_id.get(&path.flow.id)?;
-        self.flows
-            .get(index)
-            .filter(|flow| flow.occupied != 0)
-            .map(|_| index)
-    }
-
     /// Records that the permit of this fence holds so many units for a flow.
     pub(super) fn hold(&mut self, path: FlowPath, fence: u64, units: u64) {
-        // The weight of a flow is that of its latest request, which may still wait.
-        let flow = self.waiting_flow(path).unwrap_or_else(|| self.join(path));
+        let flow = self.join(path);
         self.change(flow, 0, |flows| {
             flows.add_holding(fence, Holding { flow, units });
         });
@@ -622,8 +610,89 @@ impl Flows {
             }
             self.note_idle(parent);
         }
-        if self.by_id.is_empty() && self.by_id.capacity() > KEPT {
-            self.by_id = HashMap::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    fn share(id: FlowId) -> FlowShare {
+        FlowShare {
+            id,
+            weight: NonZeroU32::MIN,
         }
+    }
+
+    fn path(flow: usize) -> FlowPath {
+        FlowPath {
+            flow: share(FlowId::of(flow)),
+            parent: None,
+        }
+    }
+
+    fn path_within(parent: &str, flow: usize) -> FlowPath {
+        let parent = FlowId::of_parent(parent);
+        FlowPath {
+            flow: share(parent.with(flow)),
+            parent: Some(share(parent)),
+        }
+    }
+
+    fn served(flows: &Flows, path: FlowPath) -> Option<u128> {
+        let index = flows.by_id.get(&path.flow.id)?;
+        flows.flows.get(*index).map(|flow| flow.served >> 32)
+    }
+
+    #[test]
+    fn of_many_idle_flows_the_latest_are_remembered() {
+        let mut flows = Flows::new(false, false);
+        (0..=MAX_IDLE).for_each(|flow| flows.serve_at_once(path(flow), 1));
+        assert_eq!(flows.by_id.len(), MAX_IDLE);
+        assert_eq!(
+            [0, 1, MAX_IDLE].map(|flow| served(&flows, path(flow))),
+            [None, Some(1), Some(1)]
+        );
+    }
+
+    #[test]
+    fn at_rest_all_flows_are_forgotten() {
+        let mut flows = Flows::new(false, false);
+        flows.serve_at_once(path(1), 1);
+        flows.serve_at_once(path(2), 2);
+        for flow in 0..2 {
+            flows.serve_at_once(path_within("a", flow), 3);
+        }
+        assert!(!flows.is_empty());
+        flows.rest();
+        assert!(flows.is_empty());
+    }
+
+    #[test]
+    fn permits_that_hold_nothing_are_not_recorded() {
+        let mut flows = Flows::new(false, false);
+        flows.serve_at_once(path(1), 1);
+        flows.hold(path(1), 1, 0);
+        assert!(flows.holdings.is_empty());
+        flows.hold(path(1), 2, 1);
+        assert_eq!(flows.holdings.len(), 1);
+    }
+
+    /// It holds a permit, so it is known for all that time.
+    #[test]
+    fn a_flow_that_did_not_wait_has_saved_up_no_claim() {
+        let mut flows = Flows::new(false, false);
+        flows.hold(path(1), 1, 1);
+        (0..5).for_each(|_| flows.serve_at_once(path(2), 1));
+        assert_eq!(served(&flows, path(1)), Some(0));
+        flows.serve_at_once(path(1), 1);
+        assert_eq!(
+            [1, 2].map(|flow| served(&flows, path(flow))),
+            [Some(5), Some(5)]
+        );
+        flows.serve_at_once(path(1), 1);
+        assert_eq!(served(&flows, path(1)), Some(6));
     }
 }
