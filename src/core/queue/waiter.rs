@@ -123,3 +123,23 @@ impl WaiterId {
         self.0.wrapping_sub(front.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_sort_by_level_and_then_by_arrival() {
+        let arrivals = [0, 1, 5, ARRIVAL_MASK];
+        let mut before = None;
+        for level in 0..Priority::LEVELS {
+            let priority = Priority::new(level as u8).unwrap();
+            for arrival in arrivals {
+                let id = WaiterId::new(arrival, priority, true, None, Some(3));
+                let number = id.by_level();
+                assert!(WaiterId::range_of_level(id.level()).contains(&number));
+                assert!(before.replace(number) < Some(number));
+            }
+        }
+    }
+}

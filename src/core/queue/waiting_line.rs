@@ -528,22 +528,38 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_grows_doubles_its_memory_up_to_a_chunk() {
+        for len in 1..=CHUNK {
+            assert_eq!(
+                WaitingLine::filled(len as u64).capacity(),
+                len.next_power_of_two()
+            );
+        }
+    }
+
+    /// The chunks beside it are full, so it is not merged into one of them.
+    #[test]
+    fn a_chunk_that_becomes_empty_in_the_middle_is_dropped() {
+        let chunk = CHUNK as u64;
+        let mut line = WaitingLine::filled(3 * chunk);
+        (chunk..2 * chunk).for_each(|arrival| _ = line.remove(id(arrival)));
+        assert_eq!(line.capacity(), 2 * CHUNK);
+        assert!((2 * chunk..3 * chunk).all(|arrival| line.get(id(arrival)).is_some()));
+    }
+
+    #[test]
     fn memory_goes_back_when_the_last_waiter_leaves() {
         let mut line = WaitingLine::filled(10_000);
         assert_eq!(line.capacity(), 10_000_usize.next_multiple_of(CHUNK));
         for arrival in 0..10_000 {
             line.remove(id(arrival));
         }
-        assert!(line.capacity() <= CHUNK && line.chunks.capacity() == 1);
+        assert_eq!((line.capacity(), line.chunks.capacity()), (CHUNK / 2, 1));
         for _ in 0..8 {
             line.push_plain(0);
             line.remove(id(0));
         }
-        assert!(
-            line.capacity() <= KEPT,
-            "memory follows what is used: {}",
-            line.capacity()
-        );
+        assert_eq!(line.capacity(), KEPT, "memory follows what is used");
     }
 
     /// A line that had a peak keeps little of its memory while few wait, wherever they stand.
