@@ -2,7 +2,9 @@
 
 mod flows;
 mod known_waits;
+mod of_store;
 mod retry_after;
+mod shortcuts;
 
 use std::panic::Location;
 use std::task::Waker;
@@ -14,6 +16,7 @@ use crate::core::effects::BATCH;
 use crate::core::gate::plan::Plan;
 use crate::core::queue::untaken_answers::AnswerKind;
 use crate::core::request::{Actual, Costs};
+use crate::core::suspension::PauseScope;
 use crate::error::TryAcquireError;
 use crate::policy::Policy;
 use crate::priority::Priority;
@@ -268,6 +271,17 @@ fn an_untaken_grant_of_a_rate_is_waited_for() {
         schedule.abandon(now, untaken, 1, effects);
     });
     assert!(driven.0.outlook().is_drained());
+}
+
+#[test]
+fn a_request_without_time_to_wait_is_refused_in_its_own_call() {
+    let mut driven = Driven::new(MaxConcurrency::new(1));
+    driven.try_acquire(5, 1).unwrap();
+    for ahead in 0..2 {
+        let refused = driven.request(5, request(1, Some(5))).unwrap_err();
+        assert!(matches!(refused, AcquireError::TimedOut { .. }), "{ahead}");
+        driven.queued(5, 1, None);
+    }
 }
 
 /// A fixed bug: the index of the entry decided, and entries are reused in any order.
@@ -529,6 +543,21 @@ mod late {
         }
     }
 
+    /// The last place is reclaimed after its deadline.
+    #[test]
+    fn a_request_for_very_many_places_is_refused_as_of_its_deadline() {
+        let mut driven = Driven::new(MaxConcurrency::new(300).ttl(nanos(1_000)));
+        (0..299).for_each(|now| _ = driven.try_acquire(now, 1).unwrap());
+        driven.try_acquire(500, 1).unwrap();
+        let first = driven.queued(500, 300, Some(1_499));
+        let second = driven.queued(500, 1, None);
+        driven.run_due(2_000);
+        assert_eq!(
+            (driven.answer(first), driven.answer(second)),
+            (FAILED, GRANTED)
+        );
+    }
+
     /// A fixed bug: a request was refused at once for those ahead of it that would have left before its own time was up.
     #[test]
     fn waiters_that_may_leave_in_time_do_not_lengthen_a_known_wait() {
@@ -561,6 +590,26 @@ mod late {
         driven.run_due(100);
         assert_eq!(driven.answer(waiting), GRANTED);
     }
+}
+
+#[test]
+fn a_limiter_is_paused_until_its_pause_ends() {
+    let mut driven = Driven::new(MaxConcurrency::new(1));
+    let is_paused = |driven: &Driven, now| driven.0.outlook().is_paused(at(now));
+    assert!(!is_paused(&driven, 0));
+    driven.at(0, |schedule, now, effects| {
+        schedule.pause(now, PauseScope::Limiter, at(100), effects);
+    });
+    assert!(is_paused(&driven, 99) && !is_paused(&driven, 100));
+}
+
+#[test]
+fn units_that_are_returned_are_free_again() {
+    let mut driven = Driven::new(MaxConcurrency::new(2));
+    driven.try_acquire(0, 2).unwrap();
+    driven.0.return_units(1);
+    assert!(driven.try_acquire(0, 2).is_err());
+    driven.try_acquire(0, 1).unwrap();
 }
 
 /// Without an observer, nothing is kept or reported for one; what is kept for an observer goes with the waiters.

@@ -32,8 +32,19 @@ impl Driven {
         }
     }
 
+    fn granted_and_released(&mut self, now: u64, details: &Details) {
+        let Grant { fence, claim, .. } = self.granted(now, details);
+        self.at(now, |schedule, now, effects| {
+            schedule.release_to_next(now, fence, 1, claim, effects);
+        });
+    }
+
     fn waits(&mut self, now: u64, cost: u64, details: &Details) -> WaiterId {
-        match self.request(now, in_flow(cost, details)) {
+        self.waits_as(now, in_flow(cost, details))
+    }
+
+    fn waits_as(&mut self, now: u64, request: Request<'_>) -> WaiterId {
+        match self.request(now, request) {
             Ok(Enqueued::Queued(id)) => id,
             other => panic!("not queued: {other:?}"),
         }
@@ -114,4 +125,54 @@ fn a_grant_of_a_rate_counts_while_units_are_in_flight() {
         (driven.answer(second), driven.answer(other)),
         (None, GRANTED)
     );
+}
+
+/// At 100, the first permit of "a" is reclaimed.
+#[test]
+fn a_late_timer_gives_a_reclaimed_place_to_the_flow_that_holds_less_then() {
+    let mut driven = Driven::new(MaxConcurrency::new(2).ttl(nanos(100)));
+    let (a, b) = (of_flow("a", 1), of_flow("b", 1));
+    driven.granted(0, &a);
+    driven.granted(50, &b);
+    let until_120 = |details| Request {
+        deadline: at(120),
+        ..in_flow(1, details)
+    };
+    let [of_b, of_a] = [&b, &a].map(|details| driven.waits_as(50, until_120(details)));
+    driven.run_due(200);
+    assert_eq!(
+        (driven.answer(of_a), driven.answer(of_b)),
+        (GRANTED, FAILED)
+    );
+}
+
+/// At 100, one place is free and "a" asks for two. At 110, "b" holds nothing, and has been granted less than "a".
+#[test]
+fn a_late_timer_lets_no_flow_pass_one_that_needs_another_place() {
+    for newest_first in [false, true] {
+        let options = Options {
+            newest_first,
+            ..Options::default()
+        };
+        let mut driven = Driven::with(MaxConcurrency::new(3).ttl(nanos(100)), options);
+        let (a, b) = (of_flow("a", 1), of_flow("b", 1));
+        driven.try_acquire(0, 1).unwrap();
+        driven.granted_and_released(0, &a);
+        driven.granted(10, &b);
+        driven.granted_and_released(10, &a);
+        driven.try_acquire(20, 1).unwrap();
+        let until_115 = |cost, details| Request {
+            deadline: at(115),
+            ..in_flow(cost, details)
+        };
+        let of_a = driven.waits_as(20, until_115(2, &a));
+        let of_b = driven.waits_as(20, until_115(1, &b));
+        driven.run_due(200);
+        let answers = (driven.answer(of_a), driven.answer(of_b));
+        if newest_first {
+            assert_eq!(answers, (FAILED, GRANTED));
+        } else {
+            assert_eq!(answers, (GRANTED, FAILED));
+        }
+    }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::*;
 use crate::core::request::CostDetails;
 use crate::core::schedule::outlook::MAX_AHEAD;
-use crate::core::suspension::PauseScope;
 use crate::flow::FlowId;
 
 fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
@@ -40,6 +39,28 @@ fn a_large_cost_that_takes_a_whole_window_is_waited_for() {
         "3 units are left of the window at 200"
     );
     driven.queued(0, 4, Some(300));
+}
+
+/// Two units are left of the window at 200, but the request does not fit.
+#[test]
+fn a_wait_is_known_exactly_although_all_units_ahead_would_fit() {
+    let mut driven = Driven::new(FixedWindow::new(10, nanos(100)));
+    driven.try_acquire(0, 10).unwrap();
+    (0..2).for_each(|_| _ = driven.queued(0, 7, None));
+    assert!(is_refused(&driven.request(0, request(4, Some(200)))));
+    assert!(is_refused(&driven.request(0, request(4, Some(299)))));
+    driven.queued(0, 4, Some(300));
+}
+
+#[test]
+fn a_waiter_whose_turn_is_at_its_deadline_is_waited_for() {
+    let mut driven = Driven::new(FixedWindow::new(2, nanos(100)));
+    driven.try_acquire(0, 2).unwrap();
+    driven.queued(0, 1, None);
+    driven.queued(0, 1, Some(100));
+    assert_eq!(driven.retry_after(0, 1), Some(200));
+    assert!(is_refused(&driven.request(0, request(1, Some(199)))));
+    driven.queued(0, 1, Some(200));
 }
 
 #[test]
@@ -187,6 +208,20 @@ fn the_quota_of_an_upstream_that_never_resets_is_waited_for() {
     }
 }
 
+/// Those before it would have to be granted first.
+#[test]
+fn a_request_that_waited_in_vain_learns_when_an_equal_one_could_be_granted() {
+    let mut driven = Driven::new(Throttle::every(nanos(10)));
+    driven.at(0, |schedule, now, effects| {
+        schedule.pause(now, PauseScope::Limiter, Moment::NEVER, effects);
+    });
+    (0..2).for_each(|_| _ = driven.queued(0, 1, None));
+    let id = driven.queued(0, 1, Some(50));
+    driven.run_due(50);
+    let answer = driven.0.waiters.poll(id, Waker::noop()).unwrap();
+    assert_eq!(answer.unwrap_err().error.retry_after(), Some(nanos(20)));
+}
+
 /// The waiter leaves before its turn.
 #[test]
 fn a_refused_request_learns_its_turn() {
@@ -203,13 +238,18 @@ fn a_refused_request_learns_its_turn() {
 /// Behind more waiters than are looked at one by one.
 #[test]
 fn a_request_is_refused_behind_a_long_queue() {
-    let mut driven = Driven::new(Throttle::every(nanos(10)));
-    driven.try_acquire(0, 1).unwrap();
-    let ahead = 2 * MAX_AHEAD as u64;
-    (0..ahead).for_each(|_| _ = driven.queued(0, 1, None));
-    let turn = (ahead + 1) * 10;
-    assert!(is_refused(&driven.request(0, request(1, Some(turn - 1)))));
-    driven.queued(0, 1, Some(turn));
+    for leaves_at in [None, Some(u64::MAX - 1)] {
+        let mut driven = Driven::new(Throttle::every(nanos(10)));
+        driven.try_acquire(0, 1).unwrap();
+        let ahead = 2 * LOOKED_AT;
+        (1..ahead).for_each(|_| _ = driven.queued(0, 1, None));
+        driven.queued(0, 1, leaves_at);
+        let turn = (ahead + 1) * 10;
+        for deadline in [10 * LOOKED_AT + 10, turn - 1] {
+            assert!(is_refused(&driven.request(0, request(1, Some(deadline)))));
+        }
+        driven.queued(0, 1, Some(turn));
+    }
 }
 
 /// Against a naive sum. All places are taken, so that nobody knows when they are granted.
@@ -221,7 +261,7 @@ fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay()
             ..Options::default()
         };
         for flows in [&[None][..], &[None, Some("a"), Some("b")]] {
-            let mut driven = Driven::with(MaxConcurrency::new(1), options.clone());
+            let mut driven = Driven::with(MaxConcurrency::new(1), options);
             driven.try_acquire(0, 1).unwrap();
             let details = |flow: Option<&str>| {
                 flow.map(|flow| {
@@ -280,13 +320,46 @@ fn the_units_of_the_latest_deadlines_are_surely_ahead() {
     let mut driven = Driven::new(MaxConcurrency::new(1));
     driven.try_acquire(0, 1).unwrap();
     (0..3).for_each(|_| _ = driven.queued(0, 1, None));
-    (0..100).for_each(|number| _ = driven.queued(0, 1, Some(100 + number)));
-    let ahead = |deadline| {
+    let timed: Vec<_> = (100..200).map(|at| driven.queued(0, 1, Some(at))).collect();
+    let ahead = |driven: &Driven, deadline| {
         let queue = &driven.0.waiters.queue;
         queue.units_surely_ahead_of(&request(1, Some(deadline)))
     };
     assert_eq!(
-        [ahead(99), ahead(163), ahead(164), ahead(198), ahead(199)],
+        [99, 163, 164, 198, 199].map(|deadline| ahead(&driven, deadline)),
         [103, 39, 38, 4, 3]
     );
+    for id in &timed[..20] {
+        driven.at(0, |schedule, now, effects| {
+            schedule.abandon(now, *id, 1, effects);
+        });
+    }
+    assert_eq!(
+        [99, 183, 184, 198, 199].map(|deadline| ahead(&driven, deadline)),
+        [83, 19, 18, 4, 3]
+    );
+}
+
+/// The newcomer has no claim from before it came: it goes after the flow that came before it, and before the one that was served.
+#[test]
+fn the_first_request_without_a_flow_is_behind_a_flow_that_came_earlier() {
+    let in_flow = |flow: &str| {
+        let mut details = CostDetails::default();
+        details.set_flow(FlowId::of(flow), None);
+        Some(Arc::new(details))
+    };
+    let (a, b) = (in_flow("a"), in_flow("b"));
+    let mut driven = Driven::new(Throttle::every(nanos(10)));
+    let come = |driven: &mut Driven, now, details| {
+        let request = Request {
+            costs: Costs::new(1, details),
+            ..request(1, None)
+        };
+        driven.request(now, request).unwrap();
+    };
+    (0..4).for_each(|_| come(&mut driven, 0, &a));
+    driven.advance(20);
+    come(&mut driven, 20, &b);
+    assert!(is_refused(&driven.request(20, request(1, Some(39)))));
+    driven.queued(20, 1, Some(40));
 }
