@@ -695,4 +695,14 @@ mod tests {
         flows.serve_at_once(path(1), 1);
         assert_eq!(served(&flows, path(1)), Some(6));
     }
+
+    #[test]
+    fn units_are_divided_by_weights_however_many_they_are() {
+        for units in [0, 1, 7, u64::from(u32::MAX), 1 << 32, u64::MAX] {
+            for weight in [1, 2, 3, u32::MAX] {
+                let exact = (u128::from(units) << 32) / u128::from(weight);
+                assert_eq!(scaled(units, weight), exact, "{units} / {weight}");
+            }
+        }
+    }
 }

@@ -176,3 +176,83 @@ fn a_late_timer_lets_no_flow_pass_one_that_needs_another_place() {
         }
     }
 }
+
+fn within(parent: &str, flow: &str) -> Details {
+    let parent = FlowId::of_parent(parent);
+    let mut details = CostDetails::default();
+    details.set_flow(parent.with(flow), Some(parent));
+    Some(Arc::new(details))
+}
+
+/// All places are taken, and so many requests may wait.
+fn full(max_queue: usize) -> Driven {
+    let options = Options {
+        max_queue: Some(max_queue),
+        overflow: Overflow::DropLongest,
+        ..Options::default()
+    };
+    let mut driven = Driven::with(MaxConcurrency::new(1), options);
+    driven.try_acquire(0, 1).unwrap();
+    driven
+}
+
+#[test]
+fn a_full_queue_drops_a_request_of_a_flow_that_is_longer_than_the_others() {
+    let mut driven = full(4);
+    let (a, b) = (of_flow("a", 1), of_flow("b", 1));
+    driven.waits(0, 1, &None);
+    let waiting = [(); 3].map(|()| driven.waits(0, 1, &a));
+    driven.waits(0, 1, &b);
+    assert_eq!(
+        waiting.map(|id| driven.answer(id)),
+        [None, None, FAILED],
+        "the latest one"
+    );
+}
+
+#[test]
+fn a_full_queue_drops_no_request_for_an_equally_long_flow_of_the_same_parent() {
+    let mut driven = full(3);
+    let [x, y, z] = ["x", "y", "z"].map(|flow| within("parent", flow));
+    let waiting = [&x, &x, &y].map(|flow| driven.waits(0, 1, flow));
+    let refused = driven.request(0, in_flow(1, &y));
+    assert!(matches!(refused, Err(AcquireError::QueueFull { .. })));
+    driven.waits(0, 1, &z);
+    assert_eq!(waiting.map(|id| driven.answer(id)), [None, FAILED, None]);
+}
+
+#[test]
+fn the_units_of_flows_that_wait_are_those_of_the_requests_that_stay() {
+    let mut driven = full(9);
+    let [a, b] = ["a", "b"].map(|flow| of_flow(flow, 1));
+    let [first, second, third] = [&a, &a, &b].map(|flow| driven.waits(0, 1, flow));
+    let mut ahead = Vec::new();
+    for id in [second, third, first] {
+        driven.at(0, |schedule, now, effects| {
+            schedule.abandon(now, id, 1, effects);
+        });
+        ahead.push(driven.0.waiters.queue.units_ahead_of(Priority::LOW));
+    }
+    assert_eq!(ahead, [2, 1, 0]);
+}
+
+/// At 40, "b" and "c" hold a unit each and have been granted one each, and "a" three. Neither has saved up a claim while it did not
+/// wait, so they go in the order of arrival.
+#[test]
+fn a_newcomer_is_behind_a_flow_that_came_earlier() {
+    let mut driven = Driven::new(MaxConcurrency::new(9).and(Throttle::every(nanos(10))));
+    let [a, b, c] = ["a", "b", "c"].map(|flow| of_flow(flow, 1));
+    driven.granted(0, &c);
+    driven.granted(10, &b);
+    for now in [20, 30, 40] {
+        driven.granted_and_released(now, &a);
+    }
+    driven.waits(40, 1, &b);
+    let until = |deadline| Request {
+        deadline: at(deadline),
+        ..in_flow(1, &c)
+    };
+    let refused = driven.request(40, until(59));
+    assert!(matches!(refused, Err(AcquireError::TimedOut { .. })));
+    driven.waits_as(40, until(60));
+}
