@@ -285,3 +285,76 @@ impl Random {
         (nanos / 2).saturating_add(self.below(nanos))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const NOW: Moment = Moment::from_nanos(1_000 * MS);
+
+    /// The least and the greatest of the random times.
+    fn range(of: impl Fn(Random) -> u64) -> (u64, u64) {
+        let times = (0..1_000).map(|number| of(Random(number)));
+        times.fold((u64::MAX, 0), |(least, most), time| {
+            (least.min(time), most.max(time))
+        })
+    }
+
+    /// Whether the range is this one, up to a hundredth of it.
+    fn spans((least, most): (u64, u64), from: u64, to: u64) -> bool {
+        let part = (to - from) / 100;
+        from <= least && least <= from + part && to - part <= most && most <= to
+    }
+
+    #[test]
+    fn random_times_are_spread_over_their_range() {
+        for nanos in [1_000, MS, 1_000 * MS, u64::MAX / 2] {
+            assert!(spans(range(|random| random.below(nanos)), 0, nanos - 1));
+            let around = range(|random| random.around(nanos));
+            assert!(spans(around, nanos / 2, nanos + nanos / 2 - 1));
+        }
+    }
+
+    #[test]
+    fn each_failure_doubles_the_wait_up_to_the_longest() {
+        let waits = |failures: u32, of: fn(&BackOff) -> Moment| {
+            range(|random| {
+                let mut back_off = BackOff::default();
+                for _ in 0..failures {
+                    back_off.note_failure(NOW, 500 * MS, random);
+                }
+                of(&back_off).since(NOW)
+            })
+        };
+        for (failures, to_ask, to_settle) in [
+            (1, 50, 50),
+            (2, 100, 100),
+            (4, 400, 400),
+            (5, 500, 800),
+            (8, 500, 6_400),
+            (9, 500, 10_000),
+            (100, 500, 10_000),
+        ] {
+            let spans = |longest, of| spans(waits(failures, of), longest * MS / 2, longest * MS);
+            assert!(spans(to_ask, |back_off| back_off.asks_from), "{failures}");
+            assert!(
+                spans(to_settle, |back_off| back_off.settles_from),
+                "{failures}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_clock_of_the_store_is_known_for_ten_seconds_after_a_reply() {
+        let mut calls = Calls::new(0, 500);
+        assert_eq!(calls.valid_until(NOW), None);
+        calls.clocks = Some((NOW, 7_000));
+        let after = 10_000 * MS;
+        assert_eq!(
+            calls.valid_until(NOW.plus(after - 1)),
+            Some(7_000 + after - 1 + 500)
+        );
+        assert_eq!(calls.valid_until(NOW.plus(after)), None);
+    }
+}

@@ -145,3 +145,60 @@ pub(super) fn translate(settlements: &mut [Settlement], former: &[Limit], limits
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    const NOW: Moment = Moment::from_nanos(1_000);
+
+    #[test]
+    fn the_return_of_a_lease_is_owed_until_the_lease_expires() {
+        let mut debts = Debts {
+            unconfirmed: vec![(1, NOW)],
+            ..Debts::default()
+        };
+        debts.forget_expired(NOW.minus(1));
+        assert!(!debts.is_empty());
+        debts.forget_expired(NOW);
+        assert!(debts.is_empty());
+    }
+
+    #[test]
+    fn settlements_are_sent_again_for_two_minutes() {
+        let mut debts = Debts::default();
+        let (two_minutes, of) = (120_000_000_000, || vec![Settlement::new(1, [1], [0])]);
+        for (at, is_owed) in [(0, true), (two_minutes - 1, true), (two_minutes, false)] {
+            debts.send_again(NOW.plus(at), of(), false);
+            assert_eq!(
+                debts.take_settlements(9).len(),
+                usize::from(is_owed),
+                "{at}"
+            );
+        }
+        debts.send_again(NOW, of(), true);
+        assert!(debts.is_empty(), "they may have arrived");
+    }
+
+    #[test]
+    fn what_is_owed_under_a_former_policy_is_owed_to_the_limits_that_count_the_same() {
+        let limits = |text: &str| text.parse::<Policy>().unwrap().limits().to_vec();
+        let former = limits("1000/s and 50 tokens/min and 7 pages/s");
+        let mut debts = Debts::default();
+        debts.reset_begins();
+        debts.send_again(NOW, vec![Settlement::new(1, [1, 2, 3], [4, 5, 6])], false);
+        debts.settlements = vec![Settlement::new(2, [1, 2, 3], [7, 8, 9])];
+        debts.add_charge(Settlement::charge([1, 2, 3]));
+        debts.translate(&former, &limits("30 tokens/min and 5 files/s and 2000/s"));
+        debts.reset_ended();
+        assert_eq!(
+            debts.take_settlements(9),
+            [
+                Settlement::new(1, [2, 0, 1], [5, 0, 4]),
+                Settlement::new(2, [2, 0, 1], [8, 0, 7]),
+                Settlement::charge([2, 0, 1]),
+            ]
+        );
+    }
+}

@@ -198,3 +198,67 @@ pub(super) fn statuses(
     let limits = policy.limits().iter().zip(&reply.limits);
     limits.map(status).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::DeniedAsk;
+
+    const NOW: Moment = Moment::from_nanos(1_000);
+
+    /// Costs of 2, denied until this instant of the store's clock, which is 500 behind.
+    fn denials(until: DeniedUntil) -> Denials {
+        let reply = Reply {
+            now: 500,
+            granted: 0,
+            first_fence: 0,
+            stop: Some(DeniedAsk { limit: 0, until }),
+            limits: Vec::new(),
+            lost: Vec::new(),
+            reclaimed: 0,
+        };
+        let mut denials = Denials::default();
+        let denied = Some((Box::from([2]), true));
+        denials.note_reply(NOW, denied, &reply, false, u64::MAX, Random(0));
+        denials
+    }
+
+    fn until(denials: &Denials) -> Option<Moment> {
+        denials.latest.as_ref().map(|denial| denial.until)
+    }
+
+    #[test]
+    fn a_denial_is_known_until_its_end_and_recent_until_a_call_would_have_ended() {
+        let denials = denials(DeniedUntil::Instant(600));
+        let known = |after, cost| denials.known(NOW.plus(after), || [cost].into()).is_some();
+        assert_eq!([1, 2, 3].map(|cost| known(99, cost)), [false, true, true]);
+        assert!(!known(100, 2));
+        let recent = |after| denials.recent(NOW.plus(after), 10).is_some();
+        assert_eq!([0, 99, 109, 110].map(recent), [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_turn_ends_only_a_denial_that_waits_for_a_release() {
+        let mut denials = denials(DeniedUntil::Instant(600));
+        denials.note_turn(NOW);
+        assert_eq!(until(&denials), Some(NOW.plus(100)));
+        for next in [true, false] {
+            denials.note_other_turn(NOW, next);
+            assert_eq!(until(&denials), Some(NOW.plus(100)));
+        }
+    }
+
+    #[test]
+    fn the_turn_of_another_process_takes_back_no_turn_that_came() {
+        let soon = 30_000_000;
+        let first_expiry = 500 + 2 * soon;
+        let mut denials = denials(DeniedUntil::Release { first_expiry });
+        denials.note_other_turn(NOW, true);
+        assert_eq!(until(&denials), Some(NOW.plus(soon)));
+        denials.note_other_turn(NOW, false);
+        assert_eq!(until(&denials), Some(NOW.plus(2 * soon)));
+        denials.note_turn(NOW.plus(1));
+        denials.note_other_turn(NOW.plus(1), false);
+        assert_eq!(until(&denials), Some(NOW.plus(1)));
+    }
+}

@@ -264,3 +264,209 @@ fn there_are_at_most_64_tickets() {
     }
     assert_eq!(replicas.turns.tickets.len(), MAX_TICKETS);
 }
+
+/// The first of these tickets is that of holder 1.
+fn present(tickets: impl IntoIterator<Item = TurnTicket>) -> Turns {
+    let of_holder = |(holder, ticket)| TurnTicket { holder, ..ticket };
+    Turns {
+        tickets: (1..).zip(tickets).map(of_holder).collect(),
+        tail: Moment::START,
+    }
+}
+
+fn holders(turns: &Turns) -> Vec<u64> {
+    turns.tickets.iter().map(|ticket| ticket.holder).collect()
+}
+
+fn waiting(granted: u64) -> TurnTicket {
+    TurnTicket {
+        wanted: 1,
+        costs: [1].into(),
+        granted,
+        asked_at: NOW,
+        ..TurnTicket::default()
+    }
+}
+
+fn left_of(wanted: u64, granted: u64) -> Left<'static> {
+    Left {
+        wanted,
+        costs: &[1],
+        due: Some(NOW.plus(MS)),
+        granted,
+    }
+}
+
+/// It waits for one unit, or for none. While it is keen, all the units that it may have before the caller are set aside: six before the
+/// first of the caller, and one more before each of the others.
+#[test]
+fn a_replica_is_keen_for_two_milliseconds_after_it_asked_or_should_have() {
+    let limits = limits("window 12/s", &[]);
+    let room = |wanted, asked: u64, due: Option<Moment>| {
+        let mut turns = present([TurnTicket {
+            wanted,
+            asked_at: NOW.minus(asked),
+            due,
+            ..waiting(0)
+        }]);
+        let mut turn = turns.begin(NOW, CALLER, |_| 0).unwrap();
+        turn.rank.granted = 5;
+        turns.room(&limits, turn, NOW, &[1], 12)
+    };
+    let (of_keen, of_others, of_idle) = (12 - 9, 12 - 1, 12);
+    assert_eq!(
+        [0, KEEN_FOR - 1, KEEN_FOR].map(|asked| room(1, asked, None)),
+        [of_keen, of_keen, of_others]
+    );
+    let of_due = |due| room(1, 10 * KEEN_FOR, Some(due));
+    assert_eq!(
+        [
+            NOW.plus(1),
+            NOW,
+            NOW.minus(KEEN_FOR - 1),
+            NOW.minus(KEEN_FOR)
+        ]
+        .map(of_due),
+        [of_others, of_keen, of_keen, of_others]
+    );
+    assert_eq!(room(0, 10 * KEEN_FOR, Some(NOW)), of_idle);
+}
+
+#[test]
+fn a_replica_without_a_ticket_takes_as_many_as_come_in_a_millisecond() {
+    let limits = limits("window 12/s", &[]);
+    let most = |others: Vec<TurnTicket>, tail, pause| {
+        let mut turns = Turns {
+            tail,
+            ..present(others)
+        };
+        let caller = Caller {
+            holder: 1,
+            ..CALLER
+        };
+        let mut turn = turns.begin(NOW, caller, |_| 0).unwrap();
+        turn.bound(|| pause);
+        turns.room(&limits, turn, NOW, &[1], 12)
+    };
+    for (pause, expected) in [(0, 12), (MS / 10, 10), (MS / 3, 3), (MS, 1), (2 * MS, 1)] {
+        assert_eq!(most(vec![], NOW.plus(1), pause), expected, "{pause}");
+    }
+    assert_eq!(
+        most(vec![waiting(0)], NOW.plus(1), MS),
+        12,
+        "it has a ticket"
+    );
+    let mut others = vec![waiting(0)];
+    others[0].wanted = 0;
+    others[0].asked_at = NOW.minus(KEEN_FOR);
+    let mut turns = present(others);
+    let mut turn = turns.begin(NOW, CALLER, |_| 0).unwrap();
+    turn.bound(|| MS);
+    assert_eq!(
+        turns.room(&limits, turn, NOW, &[1], 12),
+        12,
+        "it may have one"
+    );
+}
+
+#[test]
+fn a_crowd_ends_at_the_last_instant_that_was_named() {
+    for (tail, is_crowded) in [(NOW.plus(1), true), (NOW, false)] {
+        let mut turns = Turns {
+            tail,
+            ..Turns::default()
+        };
+        assert_eq!(turns.begin(NOW, CALLER, |_| 0).is_some(), is_crowded);
+    }
+}
+
+/// A request that did not wait has an instant at which it would be admitted, too.
+#[test]
+fn a_replica_that_waits_for_nothing_is_forgotten_by_when_it_asked() {
+    let mut turns = present([waiting(0)]);
+    turns.end(NOW, CALLER, 0, left_of(0, 0), 0);
+    assert_eq!(holders(&turns), [1, 0]);
+    let forgotten_at = turns.forgettable_at();
+    assert_eq!(forgotten_at, NOW.plus(KEPT_FOR));
+    turns.begin(forgotten_at.minus(1), CALLER, |_| 0);
+    assert_eq!(holders(&turns), [1, 0]);
+    turns.begin(forgotten_at, CALLER, |_| 0);
+    assert!(turns.tickets.is_empty());
+}
+
+#[test]
+fn a_replica_that_does_not_come_in_its_turn_waits_for_nothing() {
+    for (late, wanted) in [(PATIENCE, 1), (PATIENCE + 1, 0)] {
+        let mut turns = present([TurnTicket {
+            due: Some(NOW),
+            ..waiting(0)
+        }]);
+        turns.begin(NOW.plus(late), CALLER, |_| 0);
+        assert_eq!(turns.tickets[0].wanted, wanted, "{late}");
+    }
+}
+
+#[test]
+fn a_replica_that_comes_starts_with_the_fewest_grants_of_those_present() {
+    let mut turns = present([waiting(9), waiting(7)]);
+    let turn = turns.begin(NOW, CALLER, |_| 0).unwrap();
+    assert_eq!(turn.rank.granted, 7);
+    turns.end(NOW, CALLER, 0, left_of(1, 2), 0);
+    assert_eq!(turns.tickets[2].granted, 9);
+}
+
+#[test]
+fn a_replica_keeps_its_ticket_unless_it_is_granted_units_in_a_crowd() {
+    let caller = Caller {
+        holder: 1,
+        ..CALLER
+    };
+    for (tail, granted, kept) in [
+        (NOW, 0, true),
+        (NOW, 1, true),
+        (NOW.plus(MS), 0, true),
+        (NOW.plus(MS), 1, false),
+    ] {
+        let mut turns = Turns {
+            tail,
+            ..present([waiting(0), waiting(0)])
+        };
+        let named = turns.end(NOW, caller, 0, left_of(1, granted), 0);
+        let (expected, next) = if kept {
+            (vec![1, 2], None)
+        } else {
+            (vec![2], Some(NOW.plus(2 * MS)))
+        };
+        assert_eq!((holders(&turns), named), (expected, next), "{granted}");
+    }
+}
+
+#[test]
+fn a_replica_that_waits_for_nothing_has_a_ticket_only_beside_a_few_others() {
+    for (others, tail, comes) in [
+        (0, NOW, false),
+        (1, NOW, true),
+        (1, NOW.plus(1), false),
+        (MAX_TICKETS, NOW, false),
+        (MAX_TICKETS, NOW.plus(1), false),
+    ] {
+        let mut turns = Turns {
+            tail,
+            ..present((0..others).map(|_| waiting(0)))
+        };
+        let mut expected = holders(&turns);
+        expected.extend(comes.then_some(CALLER.holder));
+        turns.end(NOW, CALLER, 0, left_of(0, 1), 0);
+        assert_eq!(holders(&turns), expected, "beside {others}");
+    }
+}
+
+#[test]
+fn a_free_place_is_offered_although_a_rate_has_no_room() {
+    let limits = limits("1 concurrent and 1/s", &[0, 1]);
+    let mut turns = present([TurnTicket {
+        costs: [1, 1].into(),
+        ..waiting(0)
+    }]);
+    assert_eq!(turns.offer(NOW, &limits, 0).turns, [1]);
+}
