@@ -63,10 +63,8 @@ impl<'a> StoreOutlook<'a> {
     /// Whether the store has denied exactly these costs, still would, and no penalty has to count the attempt.
     pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
         // The store tells only those that wait when places are free again.
-        let denies = |denial: &Denial| {
-            let holds = denial.known_end().is_some_and(|end| self.now < end);
-            holds && self.is_denial_of(denial, costs)
-        };
+        let denies =
+            |denial: &Denial| denial.known_end().is_some() && self.is_denial_of(denial, costs);
         !self.limits().counts_denials() && self.binding_denial(costs).is_some_and(denies)
     }
 

@@ -12,6 +12,7 @@ use crate::core::request::CostDetails;
 use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::StoreError;
 use crate::exchange::{Call, Scope};
+use crate::flow::FlowId;
 use crate::priority::Priority;
 
 const MS: u64 = 1_000_000;
@@ -25,15 +26,18 @@ fn session(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> StoreSessio
         limiter: "tested".into(),
         key: Arc::default(),
     };
-    let terms = PolicyTerms {
+    StoreSession::new(scope, 0, Arc::new(terms(plan)), now, options)
+}
+
+fn terms(plan: Arc<Plan>) -> PolicyTerms {
+    PolicyTerms {
         plan,
         revision: 0,
         ttl: NonZeroU64::MIN,
         polls_every: 1_000_000_000,
         hears_turns: true,
         prefetch: PrefetchOptions::default(),
-    };
-    StoreSession::new(scope, 0, Arc::new(terms), now, options)
+    }
 }
 
 fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions {
@@ -62,6 +66,12 @@ fn request(costs: Costs<'_>) -> Request<'_> {
         caller: Location::caller(),
         blocking: false,
     }
+}
+
+fn of_flow(flow: &str) -> Option<Arc<CostDetails>> {
+    let mut details = CostDetails::default();
+    details.set_flow(FlowId::of(flow), None);
+    Some(Arc::new(details))
 }
 
 fn by_store(fence: u64) -> GrantByStore {
@@ -178,9 +188,11 @@ fn random_times_differ_between_processes_and_between_calls() {
         session.calls.generation = call;
         session.random().below(u64::MAX)
     };
-    for (one, other) in [(0, 1), (1, 2), (2, 7)] {
-        assert_ne!(random(one, 7), random(other, 7), "processes");
-        assert_ne!(random(7, one), random(7, other), "calls");
+    for same in [6, 9] {
+        for (one, other) in [(0, 1), (1, 2), (2, 3)] {
+            assert_ne!(random(one, same), random(other, same), "processes");
+            assert_ne!(random(same, one), random(same, other), "calls");
+        }
     }
 }
 
@@ -228,7 +240,6 @@ mod renewals {
 mod fallback {
     use super::*;
     use crate::core::suspension::PauseScope;
-    use crate::flow::FlowId;
 
     const NOW: Moment = Moment::from_nanos(1_000 * MS);
 
@@ -285,12 +296,6 @@ mod fallback {
             panic!("{refused:?}");
         };
         assert_eq!(after, Duration::from_millis(200));
-    }
-
-    fn of_flow(flow: &str) -> Option<Arc<CostDetails>> {
-        let mut details = CostDetails::default();
-        details.set_flow(FlowId::of(flow), None);
-        Some(Arc::new(details))
     }
 
     fn granted(schedule: &mut Schedule, costs: Costs<'_>) -> Grant {
@@ -411,8 +416,12 @@ mod process {
         }
 
         fn queued(&mut self, cost: u64, tries: bool) -> WaiterId {
+            self.queued_costs(Costs::plain(cost), tries)
+        }
+
+        fn queued_costs(&mut self, costs: Costs<'_>, tries: bool) -> WaiterId {
             let (mut waker, mut effects) = (Some(Waker::noop().clone()), Effects::default());
-            let request = request(Costs::plain(cost));
+            let request = request(costs);
             let enqueued = if tries {
                 self.0.try_at_store(NOW, &request, &mut waker, &mut effects)
             } else {
@@ -667,5 +676,57 @@ mod process {
             step.session.back_off.asks_from = NOW.plus(1);
         });
         assert!(is_store_down(&mut process));
+    }
+
+    /// For a single request, the next one starts another carrier.
+    #[test]
+    fn a_carrier_waits_for_those_that_come_again_if_it_has_served_several_or_some_wait() {
+        for (granted, waits, yields) in [(0, 0, false), (1, 0, false), (2, 0, true), (1, 1, true)] {
+            let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+            for _ in 0..waits {
+                process.queued(1, false);
+            }
+            let answer = Ok(reply(NOW, granted, None));
+            let trip = process.step(NOW, |step| step.trip_after(&answer));
+            assert_eq!(matches!(trip, Trip::Yield(0)), yields, "{trip:?}");
+        }
+    }
+
+    #[test]
+    fn the_calls_without_a_key_keep_the_revision_of_a_policy() {
+        for (revision, key, keeps) in [(0, "", false), (1, "", true), (1, "alice", false)] {
+            let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+            let call = process.step(NOW, |step| {
+                step.session.scope.key = key.as_bytes().into();
+                step.session.terms = Arc::new(PolicyTerms {
+                    revision,
+                    ..terms(plan("2000/s"))
+                });
+                step.session.peek(None)
+            });
+            assert_eq!((call.revision, call.keeps_policy), (revision, keeps));
+        }
+    }
+
+    /// Under the present policy, its turn may not be next.
+    #[test]
+    fn a_denial_under_a_former_policy_decides_no_turn() {
+        let (a, b) = (of_flow("a"), of_flow("b"));
+        let mut process = Process::new("4 concurrent", options(OnStoreDown::Error, None));
+        process.queued_costs(Costs::new(3, &a), false);
+        let (_, generation) = process.call(NOW);
+        process.answer(NOW, generation, Ok(reply(NOW, 1, None)));
+        process.queued_costs(Costs::new(2, &a), false);
+        let (_, generation) = process.call(NOW);
+        let later = Arc::new(PolicyTerms {
+            revision: 1,
+            ..terms(plan("5 concurrent"))
+        });
+        process.0.adopt(NOW, &later, &mut Effects::default());
+        process.queued_costs(Costs::new(1, &b), false);
+        process.answer(NOW, generation, Ok(denial(NOW)));
+        let (call, _) = process.call(NOW);
+        let costs: Vec<_> = call.asks.iter().map(|asks| asks.costs[0]).collect();
+        assert_eq!(costs, [1, 2]);
     }
 }

@@ -456,8 +456,8 @@ fn a_replica_that_waits_for_nothing_has_a_ticket_only_beside_a_few_others() {
         };
         let mut expected = holders(&turns);
         expected.extend(comes.then_some(CALLER.holder));
-        turns.end(NOW, CALLER, 0, left_of(0, 1), 0);
-        assert_eq!(holders(&turns), expected, "beside {others}");
+        let named = turns.end(NOW, CALLER, 0, left_of(0, 1), 0);
+        assert_eq!((holders(&turns), named), (expected, None), "{others}");
     }
 }
 
