@@ -11,6 +11,7 @@ use crate::core::queue::{Options, WaiterId};
 use crate::core::request::CostDetails;
 use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::StoreError;
+use crate::event::EventKind;
 use crate::exchange::{Call, Scope};
 use crate::flow::FlowId;
 use crate::priority::Priority;
@@ -492,6 +493,15 @@ mod process {
         reply(now, 0, Some(DeniedUntil::Instant(until)))
     }
 
+    fn too_late() -> CallFailed {
+        CallFailed {
+            error: StoreError::TooLate {
+                store: "tested".into(),
+            },
+            may_have_run: false,
+        }
+    }
+
     #[test]
     fn a_try_of_the_costs_that_the_store_denied_needs_no_call_until_the_end() {
         for (after, cost, denies) in [
@@ -556,13 +566,7 @@ mod process {
         let mut process = Process::new("1000/s", options(OnStoreDown::Deny, None));
         assert!(process.tries(NOW, 1).is_ok());
         let (_, generation) = process.call(NOW);
-        let failed = CallFailed {
-            error: StoreError::TooLate {
-                store: "tested".into(),
-            },
-            may_have_run: false,
-        };
-        process.answer(NOW, generation, Err(failed));
+        process.answer(NOW, generation, Err(too_late()));
         assert_eq!(process.call(NOW).0.asks.len(), 1);
     }
 
@@ -708,25 +712,254 @@ mod process {
         }
     }
 
-    /// Under the present policy, its turn may not be next.
+    /// Its flow holds three units, and another flow none. Under a later policy, a former denial says nothing.
     #[test]
-    fn a_denial_under_a_former_policy_decides_no_turn() {
+    fn the_request_that_was_denied_first_keeps_its_turn_if_it_is_large() {
         let (a, b) = (of_flow("a"), of_flow("b"));
-        let mut process = Process::new("4 concurrent", options(OnStoreDown::Error, None));
-        process.queued_costs(Costs::new(3, &a), false);
+        for (cost, adopts, keeps) in [(2, false, true), (1, false, false), (2, true, false)] {
+            let mut process = Process::new("4 concurrent", options(OnStoreDown::Error, None));
+            process.queued_costs(Costs::new(3, &a), false);
+            let (_, generation) = process.call(NOW);
+            process.answer(NOW, generation, Ok(reply(NOW, 1, None)));
+            let id = process.queued_costs(Costs::new(cost, &a), false);
+            let (_, generation) = process.call(NOW);
+            if adopts {
+                let later = Arc::new(PolicyTerms {
+                    revision: 1,
+                    ..terms(plan("5 concurrent"))
+                });
+                process.0.adopt(NOW, &later, &mut Effects::default());
+            }
+            process.answer(NOW, generation, Ok(denial(NOW)));
+            process.queued_costs(Costs::new(1, &b), false);
+            process.call(NOW.plus(100 * MS));
+            let first = process.step(NOW, |step| {
+                let call = step.session.calls.in_flight.as_ref().unwrap();
+                call.asks.iter().next().map(|(id, ..)| id)
+            });
+            assert_eq!(first == Some(id), keeps, "{cost}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_kept_while_its_requests_are_denied() {
+        for (after, kept_for) in [(0, None), (5, Some(Duration::from_nanos(5)))] {
+            let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+            process.queued(1, false);
+            let (_, generation) = process.call(NOW);
+            let until = DeniedUntil::Instant(NOW.plus(after).nanos());
+            let answer = Ok(reply(NOW, 0, Some(until)));
+            let mut effects = Effects::default();
+            let answered = |step: &mut SessionStep<'_>| step.answered(generation, &answer);
+            process.0.change_session(NOW, &mut effects, answered);
+            let errands = effects.more.map(|more| more.errands).unwrap_or_default();
+            let keeps = errands.iter().find_map(|errand| match errand {
+                Errand::KeepDenied(time) => Some(*time),
+                _ => None,
+            });
+            assert_eq!(keeps, kept_for);
+        }
+    }
+
+    #[test]
+    fn the_grants_of_a_call_have_the_fences_from_the_first_on_and_what_is_prefetched_the_next() {
+        let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+        process.prefetches();
+        let ids = [1, 1].map(|cost| process.queued(cost, false));
+        let (_, generation) = process.call(NOW);
+        let answer = Reply {
+            first_fence: 10,
+            ..reply(NOW, 4, None)
+        };
+        process.answer(NOW, generation, Ok(answer));
+        let fences = ids.map(|id| {
+            let answer = process.0.waiters.poll(id, Waker::noop());
+            answer.unwrap().unwrap().fence
+        });
+        assert_eq!(fences, [10, 11]);
+        let prefetched = process.step(NOW, |step| step.session.prefetch.take(NOW, 2));
+        assert_eq!(prefetched, Some((12, NOW.nanos())));
+    }
+
+    #[test]
+    fn prefetched_units_are_left_when_a_call_brings_no_more_of_them() {
+        let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+        process.prefetches();
+        process.step(NOW, |step| {
+            step.session.prefetch.fill(NOW, 5, 1, NOW.nanos());
+        });
+        process.queued(7, false);
         let (_, generation) = process.call(NOW);
         process.answer(NOW, generation, Ok(reply(NOW, 1, None)));
-        process.queued_costs(Costs::new(2, &a), false);
-        let (_, generation) = process.call(NOW);
-        let later = Arc::new(PolicyTerms {
-            revision: 1,
-            ..terms(plan("5 concurrent"))
+        process.step(NOW, |step| {
+            assert_eq!(step.session.prefetch.left(NOW), 5);
+            assert!(step.session.debts.is_empty());
         });
-        process.0.adopt(NOW, &later, &mut Effects::default());
-        process.queued_costs(Costs::new(1, &b), false);
-        process.answer(NOW, generation, Ok(denial(NOW)));
-        let (call, _) = process.call(NOW);
-        let costs: Vec<_> = call.asks.iter().map(|asks| asks.costs[0]).collect();
-        assert_eq!(costs, [1, 2]);
+    }
+
+    /// The TTL of the leases is a nanosecond.
+    #[test]
+    fn a_place_whose_lease_expires_before_the_reply_comes_is_not_granted() {
+        for (after, answer) in [(0, Some(true)), (1, None)] {
+            let mut process = Process::new("1 concurrent", options(OnStoreDown::Error, None));
+            let id = process.queued(1, false);
+            let (_, generation) = process.call(NOW);
+            process.answer(NOW.plus(after), generation, Ok(reply(NOW, 1, None)));
+            assert_eq!(process.is_granted(id), answer);
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_left_is_granted_nothing_without_the_store() {
+        let mut process = Process::new("1000/s", options(OnStoreDown::Allow, None));
+        let [stays, leaves] = [1, 1].map(|cost| process.queued(cost, false));
+        let (_, generation) = process.call(NOW);
+        process.0.waiters.queue.remove(leaves);
+        let failed = CallFailed::unanswered("tested".into(), None);
+        process.answer(NOW, generation, Err(failed));
+        assert_eq!(process.is_granted(stays), Some(true));
+        assert_eq!(process.step(NOW, |step| step.session.gate.granted()), 1);
+    }
+
+    #[test]
+    fn settlements_of_a_failed_call_are_owed_again_unless_the_limits_were_reset() {
+        for (settles, resets) in [(true, false), (true, true), (false, false)] {
+            let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+            if settles {
+                process.step(NOW, |step| step.session.decline_units([1].into(), 1));
+            } else {
+                process.queued(1, false);
+            }
+            let (_, generation) = process.call(NOW);
+            process.step(NOW, |step| {
+                if resets {
+                    step.session.was_reset();
+                }
+                step.answered(generation, &Err(too_late()));
+                let is_owed = settles && !resets;
+                assert_eq!(!step.session.debts.is_empty(), is_owed);
+                assert_eq!(step.session.debts.unsent_since.is_some(), is_owed);
+            });
+        }
+    }
+
+    #[test]
+    fn places_that_a_failed_call_may_have_taken_are_returned() {
+        for (policy, may_have_run, returns) in [
+            ("1 concurrent", true, 1),
+            ("1 concurrent", false, 0),
+            ("1000/s", true, 0),
+        ] {
+            let mut process = Process::new(policy, options(OnStoreDown::Error, None));
+            process.queued(1, false);
+            let (_, generation) = process.call(NOW);
+            let failed = CallFailed {
+                may_have_run,
+                ..too_late()
+            };
+            process.step(NOW, |step| {
+                step.answered(generation, &Err(failed));
+                assert_eq!(step.session.debts.unconfirmed.len(), returns, "{policy}");
+            });
+        }
+    }
+
+    #[test]
+    fn an_error_other_than_that_the_store_is_down_is_reported() {
+        let mut process = Process::new("1000/s", options(OnStoreDown::Allow, None));
+        let id = process.queued(1, false);
+        let (_, generation) = process.call(NOW);
+        let failed = CallFailed {
+            error: StoreError::Damaged {
+                store: "tested".into(),
+                at: "here".into(),
+            },
+            may_have_run: false,
+        };
+        process.answer(NOW, generation, Err(failed));
+        assert_eq!(process.is_granted(id), Some(false));
+    }
+
+    #[test]
+    fn a_peek_that_fails_delays_the_next_call_once() {
+        let mut process = Process::new("1000/s", local_fallback("1000/s"));
+        let mut asks_from = |at| {
+            process.step(at, |step| {
+                step.peek_failed(Costs::plain(1));
+                step.session.back_off.asks_from
+            })
+        };
+        let first = asks_from(NOW);
+        assert!(first > NOW);
+        assert_eq!(asks_from(NOW.plus(1)), first);
+    }
+
+    #[test]
+    fn a_reset_waits_for_the_call_in_flight_and_for_no_later_one() {
+        let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
+        process.queued(1, false);
+        let (_, first) = process.call(NOW);
+        let awaits = |process: &mut Process, generation| {
+            process.step(NOW, |step| step.session.awaits_reply(generation))
+        };
+        assert!(awaits(&mut process, first));
+        process.answer(NOW, first, Ok(reply(NOW, 1, None)));
+        assert!(!awaits(&mut process, first));
+        process.queued(1, false);
+        let (_, second) = process.call(NOW);
+        assert!(awaits(&mut process, second) && !awaits(&mut process, first));
+    }
+
+    /// The first try takes no tokens, which the limit that bans counts.
+    #[test]
+    fn a_ban_is_reported_for_a_try_that_its_limit_counts() {
+        let policy = plan("1000/s and penalty 10 falling 1/s ban 1m counting tokens");
+        let Counts::Unit(tokens) = policy.policy().limits()[1].counts() else {
+            panic!("it counts tokens");
+        };
+        let details = [0, 1].map(|count| {
+            let mut details = CostDetails::default();
+            details.set(tokens, count);
+            Some(Arc::new(details))
+        });
+        let lines = [Location::caller(), Location::caller()];
+        let observed = Options {
+            observed: true,
+            ..Options::default()
+        };
+        for (tries, banned_in) in [(1, None), (2, Some(lines[1]))] {
+            let session = session(Arc::clone(&policy), NOW, options(OnStoreDown::Error, None));
+            let mut process = Process(Schedule::of_store(session, observed));
+            for (details, caller) in details.iter().zip(lines).take(tries) {
+                let request = Request {
+                    caller,
+                    ..request(Costs::new(1, details))
+                };
+                let (mut waker, mut effects) = (Some(Waker::noop().clone()), Effects::default());
+                let queued = process
+                    .0
+                    .try_at_store(NOW, &request, &mut waker, &mut effects);
+                assert!(queued.is_ok());
+            }
+            let (_, generation) = process.call(NOW);
+            let mut answer = denial(NOW);
+            let begun = LimitReading {
+                reset_at: NOW.plus(120_000 * MS).nanos(),
+                ..answer.limits[0]
+            };
+            answer.limits.push(begun);
+            let mut effects = Effects::default();
+            let answered = |step: &mut SessionStep<'_>| step.answered(generation, &Ok(answer));
+            process.0.change_session(NOW, &mut effects, answered);
+            let events = effects.more.map(|more| more.events).unwrap_or_default();
+            let reported = events.iter().find_map(|event| match event {
+                EventKind::Banned { requested_in, .. } => Some(*requested_in),
+                _ => None,
+            });
+            assert_eq!(reported, banned_in);
+            process.step(NOW, |step| {
+                assert_eq!(step.session.bans.is_empty(), banned_in.is_none());
+            });
+        }
     }
 }

@@ -55,6 +55,14 @@ async fn the_limits_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn its_name_is_its_file() {
+    let (store, folder) = new().await;
+    let file = file(&folder).to_string_lossy().into_owned();
+    assert!(store.name().contains(&file), "{}", store.name());
+    assert!(format!("{store:?}").contains(&file), "{store:?}");
+}
+
+#[tokio::test]
 async fn a_call_is_carried_out_although_its_future_is_dropped() {
     let folder = tempdir().unwrap();
     let store = SqliteStore::open(file(&folder)).unwrap();
