@@ -605,7 +605,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let former = shard.tier_at(slot);
         let policy_of = |tier| shard.tiers.get(tier).plan.policy().clone();
         let changed = (tier != former).then(|| [former, tier].map(policy_of).into());
-        let can_stay_idle = changed.is_none() || shard.tiers.fits(tier);
+        let can_stay_idle = shard.tiers.fits(tier);
         if changed.is_some() && can_stay_idle {
             shard.change_tier(slot, tier, now);
             after_unlock.changed = changed.clone();
