@@ -80,13 +80,6 @@ impl<T> Probing<T> {
         before.iter().map_while(Option::as_ref).position(is_it)
     }
 
-    /// The entry that has this hash and for which `is_it` holds.
-    #[inline(always)]
-    pub(super) fn find_mut(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        let slot = self.find(hash, is_it)?;
-        self.get_mut(slot)
-    }
-
     /// Adds an entry, whether or not an equal one is there. Returns its slot.
     pub(super) fn insert(&mut self, hash: u64, entry: T, hash_of: impl Fn(&T) -> u64) -> usize {
         if self.len == most(self.slots.len()) {

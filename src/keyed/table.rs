@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
 use super::shard::{Change, Changes, Removed, Shard};
-use super::shards::{ON_THE_WAY, ShardGuard, Shards};
+use super::shards::{ON_THE_WAY, Shards};
 use super::shared::KeyedShared;
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
@@ -173,7 +173,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     return Some(Ok(Permit::idle(id_prefix, fence, cost, now, origin)));
                 }
                 if !self.shared.observed {
-                    return Some(Self::deny_at_once(guard, (hash, key), now, cost, look));
+                    shard.counted.denied += 1;
+                    let plan = &shard.tiers.own().plan; // the decision holds a policy copy of this shard only
+                    return Some(Self::deny_at_once(
+                        IdleState { plan, words },
+                        now,
+                        cost,
+                        look,
+                    ));
                 }
             }
         }
@@ -200,23 +207,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// The denial of a request for this idle key, which was not admitted. It is made in its place: moving it, just after its fields
-    /// were written, would stall the processor. The key is looked up again, so that a grant need not keep its place.
+    /// were written, would stall the processor.
     #[cold]
     #[inline(never)]
-    fn deny_at_once<Q: KeyRef<K> + ?Sized>(
-        mut guard: ShardGuard<'_, K, W, H>,
-        (hash, key): (u64, &Q),
+    fn deny_at_once(
+        mut state: IdleState<'_>,
         now: Moment,
         cost: u64,
         look: impl FnOnce(&IdleState<'_>, Moment),
     ) -> Result<Permit, TryAcquireError> {
-        let shard = &mut *guard;
-        shard.counted.denied += 1;
-        let idle = shard.idle.find_mut(hash, |idle| idle.is(hash, key));
-        let mut state = IdleState {
-            plan: &shard.tiers.own().plan, // the decision holds a policy copy of this shard only
-            words: &mut idle.expect("it was found under this lock").value,
-        };
         let denial = Err(state.deny(None, now, cost));
         look(&state, now);
         denial
