@@ -3,4 +3,6 @@
 pub(in crate::manager) mod guard;
 pub(in crate::manager) mod state;
 mod sync;
+#[cfg(test)]
+mod tests;
 pub(in crate::manager) mod word;

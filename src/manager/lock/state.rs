@@ -272,8 +272,8 @@ pub(crate) enum Awaited {
 /// Identifies a watcher among those of all managers.
 pub(in crate::manager) type WatcherId = u64;
 
-/// The latest id. It is not kept in [`Watchers`], which are dropped while a watcher that was just woken still has its id.
-static LATEST: AtomicU64 = AtomicU64::new(0);
+/// The next id. It is not kept in [`Watchers`], which are dropped while a watcher that was just woken still has its id.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The wakers of the tasks that await a reclaim, the drain or the closing.
 ///
@@ -292,7 +292,7 @@ impl Watchers {
         id: &mut Option<WatcherId>,
         waker: Waker,
     ) -> Option<Waker> {
-        let id = *id.get_or_insert_with(|| LATEST.fetch_add(1, Relaxed) + 1);
+        let id = *id.get_or_insert_with(|| NEXT.fetch_add(1, Relaxed));
         self.wakers.insert((awaited, id), waker)
     }
 
@@ -312,5 +312,200 @@ impl Watchers {
     /// All wakers, so that their tasks look for a driver.
     pub(in crate::manager) fn take_all(self) -> impl Iterator<Item = Waker> + use<> {
         self.wakers.into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+    use std::thread;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::core::gate::Gate;
+    use crate::core::gate::plan::Plan;
+    use crate::core::queue::Options;
+    use crate::core::request::Costs;
+    use crate::core::suspension::PauseScope;
+    use crate::limiter::Limiter;
+    use crate::manager::time::clock::TimeSource;
+    use crate::policy::Policy;
+    use crate::priority::Priority;
+    use crate::strategy::{MaxConcurrency, Throttle};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    fn state(policy: impl Into<Policy>) -> State {
+        let plan = Plan::new(policy.into(), Duration::ZERO).unwrap();
+        let gate = Gate::new(plan, Moment::START, false).prefer_line(Moment::START);
+        State::new(
+            Schedule::new(gate, Options::default()),
+            Clock::new(TimeSource::TOKIO),
+        )
+    }
+
+    fn request() -> Request<'static> {
+        Request {
+            costs: Costs::plain(1),
+            priority: Priority::NORMAL,
+            deadline: Moment::NEVER,
+            caller: Location::caller(),
+            blocking: false,
+        }
+    }
+
+    /// Takes the only unit, and queues another request.
+    fn queue_one(state: &mut State) {
+        for _ in 0..2 {
+            let (mut waker, mut effects) = (Some(Waker::noop().clone()), Effects::default());
+            let answer =
+                (state.schedule).request(Moment::START, &request(), &mut waker, &mut effects);
+            answer.unwrap();
+        }
+    }
+
+    fn two_runtimes() -> [Runtime; 2] {
+        [(); 2].map(|()| Builder::new_current_thread().build().unwrap())
+    }
+
+    #[test]
+    fn a_word_gets_what_is_left_after_units_that_were_in_transit() {
+        let mut state = state(MaxConcurrency::new(5));
+        state.take_over(WordValue::Places { units: 2 }, 7, None);
+        state.put_back(1);
+        assert!(state.may_hand_over());
+        let handed_over = state.hand_over();
+        assert!(
+            matches!(handed_over, Some((WordContents::Places { units: 3 }, 7))),
+            "{handed_over:?}"
+        );
+    }
+
+    /// Under the lock, the time of another clock is not that of the word.
+    #[tokio::test(start_paused = true)]
+    async fn a_word_decides_places_by_any_clock_and_a_rate_by_one() {
+        let mut places = state(MaxConcurrency::new(1));
+        let mut rate = state(Throttle::every(SECOND));
+        tokio::time::advance(3_600 * SECOND).await;
+        for state in [&mut places, &mut rate] {
+            state.clock.now();
+            assert!(state.hand_over().is_some());
+            thread::scope(|scope| _ = scope.spawn(|| state.clock.now()));
+        }
+        assert!(places.hand_over().is_some());
+        assert!(rate.hand_over().is_none());
+    }
+
+    /// A place that is released to an open word wakes no task.
+    #[test]
+    fn a_word_stays_open_unless_the_drain_is_awaited() {
+        let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        let _place = limiter.try_acquire().unwrap();
+        let manager = limiter.manager();
+        for (awaited, stays_open) in [
+            (Awaited::Close, true),
+            (Awaited::CloseToNew, true),
+            (Awaited::Drain, false),
+        ] {
+            let mut watch = manager.watch(awaited);
+            assert!((&mut watch).now_or_never().is_none());
+            assert_eq!(manager.state.word.is_open(), stays_open, "{awaited:?}");
+            drop(watch);
+            assert!(manager.state.word.is_open(), "{awaited:?}");
+        }
+    }
+
+    /// A place may rely on a driver in any runtime, a rate on one in its own.
+    #[test]
+    fn a_request_relies_on_the_drivers_that_there_are_unless_one_is_to_be_started() {
+        let [one, other] = two_runtimes();
+        for (mut state, follows_time) in [
+            (state(MaxConcurrency::new(1)), false),
+            (state(Throttle::every(SECOND)), true),
+        ] {
+            assert!(state.has_driver(true), "a blocked thread is its own driver");
+            for (runtime, relies) in [
+                (&one, false),
+                (&one, true),
+                (&other, !follows_time),
+                (&other, true),
+                (&one, true),
+            ] {
+                let _here = runtime.enter();
+                assert_eq!(state.has_driver(false), relies);
+                let started = state.ensure_driver_here().unwrap();
+                assert_eq!(started.is_none(), relies);
+            }
+        }
+    }
+
+    #[test]
+    fn requests_rely_on_any_driver_again_after_a_pause_once_none_waits() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let mut effects = Effects::default();
+        for waits in [false, true] {
+            let mut state = state(MaxConcurrency::new(1));
+            let here = runtime.enter();
+            state.ensure_driver_here().unwrap();
+            drop(here);
+            if waits {
+                queue_one(&mut state);
+            }
+            let (schedule, scope) = (&mut state.schedule, PauseScope::Limiter);
+            schedule.pause(Moment::START, scope, at(9), &mut effects);
+            state.time_begins_to_matter(None, &mut effects);
+            let schedule = &mut state.schedule;
+            schedule.resume(Moment::START, scope, &mut effects);
+            assert!(!state.schedule.follows_time() && !state.has_driver(false));
+            state.forget_time_if_queue_is_empty();
+            assert_eq!(state.has_driver(false), !waits);
+        }
+    }
+
+    #[test]
+    fn a_request_joins_the_queue_at_once_while_nothing_is_due_and_the_drivers_wake_in_time() {
+        let mut state = state(Throttle::every(SECOND));
+        queue_one(&mut state);
+        let turn = state.schedule.next_wake();
+        let blocking = Request {
+            blocking: true,
+            ..request()
+        };
+        let mut joins = |now: Moment, armed: Moment| {
+            state.armed = armed;
+            let mut waker = Some(Waker::noop().clone());
+            let id = state.enqueue_behind(now, &blocking, &mut waker);
+            assert_eq!(id.is_some(), waker.is_none());
+            id.is_some()
+        };
+        let (before, after) = (at(turn.nanos() - 1), turn.plus(1));
+        assert!(joins(before, turn) && joins(Moment::START, before));
+        assert!(!joins(turn, turn) && !joins(after, turn));
+        assert!(!joins(before, after) && !joins(before, Moment::NEVER));
+    }
+
+    #[test]
+    fn other_drivers_are_woken_where_the_next_wake_is_sooner_than_theirs() {
+        let [one, other] = two_runtimes();
+        let mut state = state(Throttle::every(SECOND));
+        queue_one(&mut state);
+        let turn = state.schedule.next_wake();
+        for (runtime, sooner) in [(one, false), (other, true)] {
+            let _here = runtime.enter();
+            state.ensure_driver_here().unwrap();
+            state.armed = turn.plus(1);
+            assert_eq!(state.rearm(), sooner);
+            assert_eq!(state.armed, turn);
+            assert!(!state.rearm(), "they wake then");
+            state.armed = at(turn.nanos() - 1);
+            assert!(!state.rearm(), "they wake before");
+        }
     }
 }
