@@ -1,12 +1,21 @@
 //! A word and its guard decide as plain numbers do, before the lock and behind it.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::sample::Index;
+use tokio::runtime::Builder;
 
 use super::guard::*;
 use super::word::{PutBack, WordRate};
 use crate::core::word::packed_rate::*;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
+use crate::policy::Policy;
+use crate::rate::Rate;
+use crate::strategy::{FixedWindow, Throttle, TokenBucket};
 
 /// The state behind the word.
 #[derive(Debug, Clone)]
@@ -107,29 +116,29 @@ impl Counted {
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum OnPlaces {
     Take(u64),
     PutBack,
     Visit { waits: bool, fits: bool, more: u64 },
     Peek,
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn on_places() -> impl Strategy<Value = OnPlaces> {
     let visit = (
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.8),
         0_u64..3,
     );
     prop_oneof![
-        4 => (0_u64..5).prop_map(Place::Take),
-        3 => Just(Place::PutBack),
-        2 => visit.prop_map(|(waits, fits, more)| Place::Visit { waits, fits, more }),
-        1 => Just(Place::Peek),
+        4 => (0_u64..5).prop_map(OnPlaces::Take),
+        3 => Just(OnPlaces::PutBack),
+        2 => visit.prop_map(|(waits, fits, more)| OnPlaces::Visit { waits, fits, more }),
+        1 => Just(OnPlaces::Peek),
     ]
 }
 
 #[derive(Debug, Clone)]
-enum Rate {
+enum OnRate {
     Take {
         later: i64,
         cost: u64,
@@ -167,19 +176,19 @@ fn line() -> impl Strategy<Value = PackedRate> {
     )
 }
 
-fn rate() -> impl Strategy<Value = Rate> {
+fn on_rate() -> impl Strategy<Value = OnRate> {
     let request = || {
         let later =
             prop_oneof![8 => -3_i64..12, 1 => -1_000_002_i64..-999_998, 1 => 0_i64..3_000_000];
         (later, 0_u64..5)
     };
     prop_oneof![
-        12 => request().prop_map(|(later, cost)| Rate::Take { later, cost }),
-        12 => request().prop_map(|(later, cost)| Rate::Deny { later, cost }),
+        12 => request().prop_map(|(later, cost)| OnRate::Take { later, cost }),
+        12 => request().prop_map(|(later, cost)| OnRate::Deny { later, cost }),
         4 => (prop::bool::weighted(0.2), line(), 0_u64..100)
-            .prop_map(|(waits, line, used)| Rate::Visit { waits, line, used }),
-        2 => Just(Rate::Peek),
-        1 => Just(Rate::ReplacePolicy),
+            .prop_map(|(waits, line, used)| OnRate::Visit { waits, line, used }),
+        2 => Just(OnRate::Peek),
+        1 => Just(OnRate::ReplacePolicy),
     ]
 }
 
@@ -194,7 +203,7 @@ proptest! {
 
     #[test]
     fn places_are_taken_and_put_back_as_a_number_is_lowered_and_raised(
-        places in 0_u64..9, fence in fence(30), only_a_word: bool, inputs in prop::collection::vec(place(), 1..40),
+        places in 0_u64..9, fence in fence(30), only_a_word: bool, inputs in prop::collection::vec(on_places(), 1..40),
     ) {
         let mut counted = Counted { fence, openings: u64::from(!only_a_word), is_open: true, bits: 30 };
         let (mut left, mut held, mut only_a_word) = (places, Vec::new(), only_a_word);
@@ -206,7 +215,7 @@ proptest! {
         let word = &guarded.word;
         for input in inputs {
             match input {
-                Place::Take(cost) => {
+                OnPlaces::Take(cost) => {
                     let takes = counted.grants() && (1..=left).contains(&cost);
                     prop_assert_eq!(word.take_place(cost), takes.then(|| counted.grant()));
                     if takes {
@@ -214,7 +223,7 @@ proptest! {
                         held.push(cost);
                     }
                 }
-                Place::PutBack => if let Some(cost) = held.pop() {
+                OnPlaces::PutBack => if let Some(cost) = held.pop() {
                     match word.put_back(cost) {
                         PutBack::Done => prop_assert!(counted.is_open),
                         PutBack::Refused => {
@@ -225,7 +234,7 @@ proptest! {
                     }
                     left += cost;
                 },
-                Place::Visit { waits, fits, more } => {
+                OnPlaces::Visit { waits, fits, more } => {
                     let mut state = guarded.lock();
                     prop_assert_eq!((state.content, state.fence), (WordValue::Places { units: left }, counted.fence));
                     prop_assert!(!word.is_open() && word.take_place(1).is_none());
@@ -236,7 +245,7 @@ proptest! {
                     counted.visit(!waits && fits);
                     only_a_word = false;
                 }
-                Place::Peek => {
+                OnPlaces::Peek => {
                     let peeked = guarded.peek().map(|state| (state.content, state.fence));
                     prop_assert_eq!(peeked, counted.is_open.then_some((WordValue::Places { units: left }, counted.fence)));
                     only_a_word = false;
@@ -254,7 +263,7 @@ proptest! {
     /// A reading of the clock that is up to a millisecond behind the latest one is of the same clock.
     #[test]
     fn a_word_of_a_rate_grants_and_denies_as_its_line(
-        first in line(), fence in fence(9), inputs in prop::collection::vec(rate(), 1..40),
+        first in line(), fence in fence(9), inputs in prop::collection::vec(on_rate(), 1..40),
     ) {
         let mut counted = Counted { fence, openings: 1, is_open: true, bits: 9 };
         let (mut line, mut value, mut latest, mut is_of_another_policy) = (first, first.origin, 0_u64, false);
@@ -264,7 +273,7 @@ proptest! {
         for input in inputs {
             let at = |later: i64| latest.max(START).saturating_add_signed(later);
             match input {
-                Rate::Take { later, cost } => {
+                OnRate::Take { later, cost } => {
                     let now = at(later);
                     let is_of_the_clock = now + 1_000_000 >= latest;
                     latest = latest.max(now);
@@ -274,7 +283,7 @@ proptest! {
                     value = next.unwrap_or(value);
                     prop_assert_eq!(rate.latest(), latest);
                 }
-                Rate::Deny { later, cost } => {
+                OnRate::Deny { later, cost } => {
                     let now = at(later);
                     let present = (now + 1_000_000 >= latest).then_some(now.max(latest));
                     prop_assert_eq!(rate.present(now), present);
@@ -282,7 +291,7 @@ proptest! {
                         .and_then(|now| line.denial(value, now, cost));
                     prop_assert_eq!(word.deny_rate(rate, now, cost), denial);
                 }
-                Rate::Visit { waits, line: next, used } => {
+                OnRate::Visit { waits, line: next, used } => {
                     let mut state = guarded.lock();
                     prop_assert_eq!((state.content, state.fence), (WordValue::Rate { value }, counted.fence));
                     prop_assert!(!counted.is_open || state.latest == Some(latest));
@@ -293,11 +302,11 @@ proptest! {
                     drop(state);
                     counted.visit(!waits);
                 }
-                Rate::Peek => {
+                OnRate::Peek => {
                     let peeked = guarded.peek().map(|state| (state.content, state.fence));
                     prop_assert_eq!(peeked, counted.is_open.then_some((WordValue::Rate { value }, counted.fence)));
                 }
-                Rate::ReplacePolicy => {
+                OnRate::ReplacePolicy => {
                     let _state = guarded.lock();
                     rate.policy_is_replaced();
                     is_of_another_policy = true;
@@ -308,6 +317,67 @@ proptest! {
             prop_assert_eq!(word.decides_rate(), counted.is_open);
             prop_assert_eq!(word.take_place(1), None);
         }
+    }
+}
+
+fn limits_that_are_lines() -> impl Strategy<Value = Policy> {
+    let (units, period) = (1_u64..9, 1_u64..40);
+    prop_oneof![
+        (units.clone(), period.clone()).prop_map(|(burst, nanos)| Throttle::every(
+            Duration::from_nanos(nanos)
+        )
+        .burst(burst)
+        .into()),
+        (units.clone(), period.clone()).prop_map(|(units, nanos)| FixedWindow::new(
+            units,
+            Duration::from_nanos(nanos)
+        )
+        .into()),
+        (units, period, 1_u64..9).prop_map(|(burst, nanos, rate)| TokenBucket::new(
+            Rate::new(rate, Duration::from_nanos(nanos)),
+            burst
+        )
+        .into()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::replay::cases(500))]
+
+    /// The word of one limiter stays shut, because the state behind it knows two clocks.
+    #[test]
+    fn a_limiter_answers_by_its_word_as_by_its_lock(
+        policy in limits_that_are_lines(),
+        inputs in prop::collection::vec((0_u64..12, 0_u64..6, prop::option::weighted(0.2, (any::<Index>(), 0_u64..6))), 1..40),
+    ) {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+            let limiters = [(); 2].map(|()| Limiter::new(policy.clone()).unwrap());
+            let by_lock = &limiters[1].manager().state;
+            thread::scope(|scope| _ = scope.spawn(|| by_lock.lock().clock.now()));
+            let mut permits = Vec::new();
+            for (nanos, cost, settled) in inputs {
+                tokio::time::advance(Duration::from_nanos(nanos)).await;
+                if let Some((permit, actual)) = settled && !permits.is_empty() {
+                    let [one, other]: [Permit; 2] = permits.swap_remove(permit.index(permits.len()));
+                    prop_assert_eq!(one.settle(actual), other.settle(actual));
+                }
+                let answers = limiters.each_ref().map(|limiter| limiter.try_acquire_many(cost));
+                let [one, other] = answers.each_ref().map(|answer| match answer {
+                    Ok(permit) => format!("{} at {:?}", permit.fence(), permit.acquired_at()),
+                    Err(error) => format!("{error:?}"),
+                });
+                prop_assert_eq!(one, other);
+                let [one, other] = limiters.each_ref().map(|limiter| format!("{:?} {:?}", limiter.check(cost), limiter.snapshot()));
+                prop_assert_eq!(one, other);
+                if let [Ok(one), Ok(other)] = answers {
+                    permits.push([one, other]);
+                }
+                prop_assert!(!by_lock.word.is_open());
+            }
+            Ok(())
+        })?;
     }
 }
 
