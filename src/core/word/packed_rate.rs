@@ -108,7 +108,7 @@ impl<F: LineField> PackedRate<F> {
                 left.checked_div(per_unit)?
             },
             until: after(excess)?,
-            reset_at: if used == 0 { now } else { after(used)? },
+            reset_at: after(used)?, // some are used, because the cost alone would be admitted
         })
     }
 }

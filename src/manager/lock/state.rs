@@ -388,6 +388,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_state_goes_on_from_the_latest_reading_before_its_lock() {
+        let mut state = state(Throttle::every(SECOND));
+        let Some((WordContents::Rate { value, .. }, _)) = state.hand_over() else {
+            panic!("it is a line");
+        };
+        let hour = at(3_600_000_000_000);
+        for (read, latest) in [(hour.nanos(), hour), (5, hour)] {
+            state.take_over(WordValue::Rate { value }, 0, Some(read));
+            assert_eq!(state.clock.latest(), latest);
+        }
+    }
+
     /// Under the lock, the time of another clock is not that of the word.
     #[tokio::test(start_paused = true)]
     async fn a_word_decides_places_by_any_clock_and_a_rate_by_one() {
