@@ -321,23 +321,13 @@ proptest! {
 }
 
 fn limits_that_are_lines() -> impl Strategy<Value = Policy> {
-    let (units, period) = (1_u64..9, 1_u64..40);
+    let (units, period) = (1_u64..9, (1_u64..40).prop_map(Duration::from_nanos));
+    let refilled = (1_u64..9, period.clone()).prop_map(|(units, period)| Rate::new(units, period));
     prop_oneof![
-        (units.clone(), period.clone()).prop_map(|(burst, nanos)| Throttle::every(
-            Duration::from_nanos(nanos)
-        )
-        .burst(burst)
-        .into()),
-        (units.clone(), period.clone()).prop_map(|(units, nanos)| FixedWindow::new(
-            units,
-            Duration::from_nanos(nanos)
-        )
-        .into()),
-        (units, period, 1_u64..9).prop_map(|(burst, nanos, rate)| TokenBucket::new(
-            Rate::new(rate, Duration::from_nanos(nanos)),
-            burst
-        )
-        .into()),
+        (period.clone(), units.clone())
+            .prop_map(|(interval, burst)| Throttle::every(interval).burst(burst).into()),
+        (units.clone(), period).prop_map(|(limit, period)| FixedWindow::new(limit, period).into()),
+        (refilled, units).prop_map(|(rate, burst)| TokenBucket::new(rate, burst).into()),
     ]
 }
 
