@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::faulty::{Faulty, Way};
 use crate::common::ms;
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{MemoryStore, OnStoreDown, StoreError};
 use tollgate::{
@@ -245,6 +246,41 @@ async fn a_lease_that_cannot_be_renewed_ends_for_its_holder_before_it_ends_for_t
         "{:?}",
         begun - start
     );
+}
+
+/// The store serves other calls between them.
+#[tokio::test(start_paused = true)]
+async fn the_renewals_of_many_leases_are_spread_over_a_sixth_of_the_ttl() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("3000 concurrent ttl 12s").build().unwrap();
+    let _permits = join_all((0..2_500).map(|_| limiter.acquire())).await;
+    let (start, mut renewals) = (Instant::now(), Vec::new());
+    let mut calls = faulty.calls.load(Relaxed);
+    sleep(ms(50)).await;
+    while start.elapsed() < ms(9_500) {
+        sleep(ms(100)).await;
+        let before = std::mem::replace(&mut calls, faulty.calls.load(Relaxed));
+        if calls > before {
+            renewals.push((start.elapsed().as_millis() / 100, calls - before));
+        }
+    }
+    let tenths = [40, 47, 53, 80, 87, 93].map(|at| (at, 1));
+    assert_eq!(renewals, tenths);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_failed_is_tried_again_after_a_twelfth_of_the_ttl() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 12s").build().unwrap();
+    let _permit = limiter.acquire().await.unwrap();
+    let calls = faulty.calls.load(Relaxed);
+    sleep(ms(3_900)).await;
+    faulty.set(Way::Refuses);
+    sleep(ms(200)).await;
+    faulty.set(Way::Open);
+    assert_eq!(faulty.calls.load(Relaxed), calls + 1);
+    sleep(ms(1_000)).await;
+    assert_eq!(faulty.calls.load(Relaxed), calls + 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -588,3 +588,18 @@ async fn a_newcomer_of_another_flow_is_next_at_the_local_limit() {
     let _permit = timeout(SECOND, newcomer).await.unwrap().unwrap();
     assert!(flood.iter().all(|request| !request.is_finished()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_fallback_does_not_decide_while_the_store_answers_with_an_error() {
+    let faulty = Faulty::by(Way::Differs);
+    let limiter = limiter(&faulty, "9/h", "9/h");
+    let checked = limiter.check(1).await;
+    assert!(
+        matches!(checked, Err(StoreError::UnknownPolicy { .. })),
+        "{checked:?}"
+    );
+    faulty.set(Way::Open);
+    let calls = faulty.calls.load(Relaxed);
+    drop(limiter.acquire().await.unwrap());
+    assert_eq!(faulty.calls.load(Relaxed), calls + 1, "the store decides");
+}

@@ -269,3 +269,169 @@ impl<F: FnMut()> Drop for OnDrop<F> {
         (self.0)();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::{Reply, Scope};
+    use crate::observe::{Observers, format_nothing};
+    use crate::policy::Policy;
+    use crate::store::KeyPage;
+
+    const DEADLINE: Duration = Duration::from_millis(100);
+
+    /// A limiter with a policy of one revision, over a store that has a policy of another revision or does not answer.
+    #[derive(Debug)]
+    struct Revisions {
+        own: u64,
+        stored: Option<u64>,
+        answers_within: Option<Duration>,
+        start: Instant,
+        /// When the store was called, in milliseconds.
+        calls: Lock<Vec<u128>>,
+        followed: Lock<Vec<u64>>,
+    }
+
+    impl Revisions {
+        fn new(own: u64, stored: Option<u64>) -> Self {
+            Self {
+                own,
+                stored,
+                answers_within: None,
+                start: Instant::now(),
+                calls: Lock::default(),
+                followed: Lock::default(),
+            }
+        }
+
+        fn link(self) -> (Arc<StoreLink>, Arc<Self>) {
+            let this = Arc::new(self);
+            let observer = KeyedObservers {
+                name: None,
+                observers: Observers::NONE,
+                format: format_nothing,
+            };
+            let link = StoreLink::new(
+                Arc::clone(&this) as Arc<dyn Store>,
+                "test".into(),
+                DEADLINE,
+                DEADLINE,
+                Arc::new(observer),
+                Arc::clone(&this) as Arc<dyn FollowsStore>,
+            );
+            (Arc::new(link), this)
+        }
+    }
+
+    impl FollowsStore for Revisions {
+        fn follow(&self, _: &str, revision: u64) -> Result<(), StoreError> {
+            self.followed.lock().push(revision);
+            Ok(())
+        }
+
+        fn look(&self) -> Call {
+            let scope = Scope {
+                limiter: "test".into(),
+                key: Arc::default(),
+            };
+            Call {
+                revision: self.own,
+                ..Call::new(scope, "1/s".parse().unwrap(), 1)
+            }
+        }
+
+        fn is_awaited(&self) -> bool {
+            false
+        }
+    }
+
+    impl Store for Revisions {
+        fn name(&self) -> String {
+            "test".to_owned()
+        }
+
+        fn supports(&self, _: &Policy) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn call(&self, call: Call) -> StoreFuture<Reply> {
+            self.calls.lock().push(self.start.elapsed().as_millis());
+            let stored = self.stored;
+            Box::pin(async move {
+                match stored {
+                    None => std::future::pending().await,
+                    Some(stored_revision) => Err(StoreError::PolicyDiffers {
+                        limiter: call.scope.limiter,
+                        stored: "2/s".to_owned(),
+                        stored_revision,
+                        given: call.policy.to_string(),
+                        given_revision: call.revision,
+                    }),
+                }
+            })
+        }
+
+        fn answers_within(&self) -> Option<Duration> {
+            self.answers_within
+        }
+
+        fn keys(&self, _: &Arc<str>, _: Option<Vec<u8>>, _: usize) -> StoreFuture<KeyPage> {
+            Box::pin(async { Ok(KeyPage::default()) })
+        }
+
+        fn reset(&self, _: Scope) -> StoreFuture<()> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn purge(&self, _: &Arc<str>, _: usize) -> StoreFuture<u64> {
+            Box::pin(async { Ok(0) })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_policy_of_a_later_revision_is_followed() {
+        for (stored, followed) in [(1, vec![]), (2, vec![]), (3, vec![3, 3])] {
+            let (link, revisions) = Revisions::new(2, Some(stored)).link();
+            assert!(link.call(revisions.look()).await.is_err());
+            link.look().await;
+            assert_eq!(*revisions.followed.lock(), followed, "{stored}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_the_store_may_end_later_ends_at_the_deadline() {
+        for answers_within in [None, Some(2 * DEADLINE)] {
+            let revisions = Revisions {
+                answers_within,
+                ..Revisions::new(0, None)
+            };
+            let (link, revisions) = revisions.link();
+            let failed = timeout(10 * DEADLINE, link.call(revisions.look())).await;
+            let error = failed.unwrap().unwrap_err().error;
+            assert!(matches!(error, StoreError::Unanswered { .. }), "{error}");
+            assert_eq!(revisions.start.elapsed(), DEADLINE);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limiter_in_use_looks_at_the_policy_every_500_ms_and_at_once_if_it_has_a_revision() {
+        for (own, looks) in [(0, vec![500, 1_000]), (1, vec![0, 500, 1_000])] {
+            let (link, revisions) = Revisions::new(own, Some(0)).link();
+            for _ in 0..12 {
+                link.note_use();
+                sleep_until(Instant::now() + DEADLINE).await;
+            }
+            assert_eq!(*revisions.calls.lock(), looks);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_for_the_empty_key_is_a_look() {
+        let (link, revisions) = Revisions::new(0, Some(0)).link();
+        link.note_use();
+        sleep_until(revisions.start + 3 * DEADLINE).await;
+        drop(link.call(revisions.look()).await);
+        sleep_until(revisions.start + 10 * DEADLINE).await;
+        assert_eq!(*revisions.calls.lock(), [300, 800]);
+    }
+}

@@ -294,4 +294,37 @@ mod tests {
             "it is taken for the clock of the latest reading before it"
         );
     }
+
+    #[test]
+    fn a_clock_that_goes_forward_is_the_only_one_and_one_that_steps_back_is_another() {
+        let mut clock = Clock::new(TimeSource::TOKIO);
+        let start = clock.latest;
+        assert_eq!(clock.at(start.plus(SECOND)), seconds(1));
+        assert_eq!(
+            clock.now_since(start.plus(HOUR)),
+            seconds(3_600),
+            "the reading counts, not a later one"
+        );
+        assert!(clock.is_the_only_one());
+        let origin = clock.origin();
+        assert_eq!(origin.moment(start.plus(HOUR)), Some(seconds(3_600)));
+        assert_eq!(origin.moment(start.minus(1)), None);
+        clock.at(start);
+        assert!(!clock.is_the_only_one());
+    }
+
+    #[test]
+    fn a_clock_goes_on_from_a_copy_only_if_that_is_ahead() {
+        let mut clock = Clock::new(TimeSource::TOKIO);
+        let (start, behind) = (clock.latest, clock.clone());
+        let mut ahead = clock.clone();
+        ahead.at(start.plus(HOUR));
+        let no_further = ahead.clone();
+        ahead.at(start);
+        for copy in [ahead, no_further, behind] {
+            clock.catch_up(copy);
+            assert_eq!(clock.latest(), seconds(3_600));
+        }
+        assert_eq!(clock.at(start.plus(SECOND)), seconds(3_601));
+    }
 }

@@ -488,4 +488,22 @@ mod tests {
             assert!(Due::at(start, at) < Due::at(start, at + Duration::from_nanos(1)));
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_was_dropped_is_no_longer_registered() {
+        let shared_driver = SharedDriver::new(false);
+        let host = TimerHost::SharedDriver(Arc::clone(&shared_driver));
+        let managers = [0, 0].map(PanicsAtFirst::new);
+        for manager in &managers {
+            host.start(manager, Handle::current());
+        }
+        sleep(Duration::from_millis(10)).await;
+        let registered = || {
+            let timers = &shared_driver.runtimes.lock()[0];
+            (timers.managers.len(), timers.timeline.len())
+        };
+        assert_eq!(registered(), (2, 2));
+        host.dismiss(&managers[0]);
+        assert_eq!(registered(), (1, 1));
+    }
 }

@@ -275,4 +275,16 @@ mod tests {
         assert_eq!(source.on_tokio_clock(now.plus(5)), tokio_now + five);
         assert_eq!(source.on_tokio_clock(now.minus(5)), tokio_now - five);
     }
+
+    #[test]
+    fn a_clock_that_is_more_than_100_ms_back_has_stepped_back() {
+        let (clock, hand) = CounterClock::by_hand();
+        hand.increment(Duration::from_millis(5));
+        let now = clock.now();
+        assert_eq!(clock.now_after(now.minus(1)), now);
+        for ahead in [1, COMPARE_EVERY] {
+            assert_eq!(clock.now_after(now.plus(ahead)), now.plus(ahead));
+        }
+        assert_eq!(clock.now_after(now.plus(COMPARE_EVERY + 1)), now);
+    }
 }

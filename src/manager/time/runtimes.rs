@@ -119,17 +119,17 @@ pub(in crate::manager) fn driver_ended(runtime: runtime::Id) {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{catch_unwind, resume_unwind};
+
     use super::*;
+
+    fn id(_nth: usize) -> runtime::Id {
+        let runtime = runtime::Builder::new_current_thread().build().unwrap();
+        runtime.handle().id()
+    }
 
     #[test]
     fn the_oldest_of_more_than_32_ended_runtimes_is_forgotten_and_a_driver_never() {
-        let id = |_| {
-            runtime::Builder::new_current_thread()
-                .build()
-                .unwrap()
-                .handle()
-                .id()
-        };
         let [first, running, last] = [0, 1, 2].map(id);
         let ended: Vec<_> = (0..31).map(id).collect();
         let mut runtimes = Runtimes::NONE;
@@ -153,5 +153,31 @@ mod tests {
         assert_eq!(runtimes.drivers(), 1);
         runtimes.leave(running);
         assert!(!runtimes.has_driver());
+    }
+
+    /// Ends as a driver does.
+    struct Driver(runtime::Id);
+
+    impl Drop for Driver {
+        fn drop(&mut self) {
+            driver_ended(self.0);
+        }
+    }
+
+    #[test]
+    fn the_latest_32_runtimes_without_timers_are_known() {
+        let ids: Vec<_> = (0..=MAX_WITHOUT_TIMERS).map(id).collect();
+        for runtime in ids.iter().copied() {
+            let ends_by_panic = || {
+                let _driver = Driver(runtime);
+                resume_unwind(Box::new("on purpose, without the noise of the hook"));
+            };
+            assert!(catch_unwind(ends_by_panic).is_err());
+        }
+        let (first, last) = (ids[0], ids[MAX_WITHOUT_TIMERS]);
+        assert!(lacks_timers(last));
+        drop(Driver(first));
+        assert!(!lacks_timers(first));
+        assert_eq!(WITHOUT_TIMERS.lock().len(), MAX_WITHOUT_TIMERS);
     }
 }

@@ -185,10 +185,7 @@ impl Timekeeper {
     }
 
     fn keep(&self) {
-        let mut lead = Lead {
-            mean: Duration::from_micros(60),
-            deviation: Duration::from_micros(10),
-        };
+        let mut lead = Lead::FIRST;
         loop {
             let mut calendar = self.calendar.lock();
             let Some(due) = calendar.take_due(Instant::now()) else {
@@ -235,6 +232,10 @@ impl Timekeeper {
 }
 
 impl Lead {
+    const FIRST: Self = Self {
+        mean: Duration::from_micros(60),
+        deviation: Duration::from_micros(10),
+    };
     const MIN: Duration = Duration::from_micros(10);
     /// If a busy machine ends sleeps later than this, the thread would spin most of the time.
     const MAX: Duration = Duration::from_micros(250);
@@ -259,6 +260,7 @@ mod tests {
     use crate::{KeyedLimiter, Limiter, Throttle};
 
     const HOUR: Duration = Duration::from_secs(3_600);
+    const MILLI: Duration = Duration::from_millis(1);
 
     fn runtime() -> runtime::Runtime {
         runtime::Builder::new_current_thread()
@@ -383,5 +385,112 @@ mod tests {
         }
         dismiss(Arc::as_ptr(&slow), None);
         assert_eq!(appointments(id), 0);
+    }
+
+    #[derive(Debug)]
+    struct Idle;
+
+    impl Driven for Idle {
+        fn run_due(self: Arc<Self>) -> Next {
+            Next::End
+        }
+
+        fn driver_gone(&self, _: runtime::Id) {}
+    }
+
+    fn appointment(driven: &Arc<Idle>, runtime: &runtime::Runtime) -> Appointment {
+        let driven = Arc::downgrade(driven);
+        Appointment {
+            driven,
+            runtime: runtime.handle().clone(),
+            wakeup: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn of_two_instants_of_a_manager_the_earlier_one_is_kept() {
+        let (runtime, driven, now) = (runtime(), Arc::new(Idle), Instant::now());
+        let mut calendar = Calendar::default();
+        for (at, earliest) in [(3, 3), (2, 2), (4, 2)] {
+            drop(calendar.enter(now + at * HOUR, appointment(&driven, &runtime)));
+            assert_eq!(calendar.next(), Some(now + earliest * HOUR));
+            assert_eq!(calendar.timeline.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_dismissal_ends_what_is_kept_for_its_manager_in_its_runtime_only() {
+        let (runtimes, now) = ([runtime(), runtime()], Instant::now());
+        let ids = runtimes.each_ref().map(|runtime| runtime.handle().id());
+        let (driven, other) = (Arc::new(Idle), Arc::new(Idle));
+        let mut calendar = Calendar::default();
+        calendar.enter(now, appointment(&driven, &runtimes[0]));
+        let address = calendar.take_due(now).unwrap().address();
+        for (of, runtime) in [
+            (appointment(&other, &runtimes[0]).address(), ids[0]),
+            (address, ids[1]),
+        ] {
+            calendar.dismiss(of, Some(runtime));
+            assert_eq!(calendar.kept, Some((address, ids[0])));
+        }
+        calendar.dismiss(address, Some(ids[0]));
+        assert_eq!(calendar.kept, None);
+    }
+
+    #[test]
+    fn an_instant_before_all_others_ends_the_wait() {
+        let (runtime, now) = (runtime(), Instant::now());
+        let timekeeper = Timekeeper::default();
+        let managers = [(); 4].map(|()| Arc::new(Idle));
+        for (driven, (at, ends)) in
+            managers
+                .iter()
+                .zip([(3, true), (4, false), (2, true), (2, false)])
+        {
+            timekeeper.has_changed.store(false, Relaxed);
+            timekeeper.announce(now + at * HOUR, appointment(driven, &runtime));
+            assert_eq!(timekeeper.has_changed.load(Relaxed), ends, "{at}");
+        }
+    }
+
+    #[test]
+    fn the_thread_sleeps_until_a_lead_before_an_instant_and_spins_for_the_rest() {
+        let (runtime, driven) = (runtime(), Arc::new(Idle));
+        let timekeeper = Timekeeper::default();
+        let due = [(); 2].map(|()| appointment(&driven, &runtime));
+        let (ended, end) = channel();
+        thread::spawn(move || {
+            let [due_after_sleep, due_at_once] = due;
+            let (mut lead, mut waits) = (Lead::FIRST, 0);
+            let at = Instant::now() + 20 * MILLI;
+            timekeeper.announce(at, due_after_sleep);
+            while Instant::now() < at {
+                timekeeper.wait(timekeeper.calendar.lock(), &mut lead);
+                waits += 1;
+            }
+            drop(timekeeper.calendar.lock().take_due(at));
+            lead.mean = Lead::MAX;
+            let at = Instant::now() + Lead::MAX / 2;
+            timekeeper.announce(at, due_at_once);
+            timekeeper.wait(timekeeper.calendar.lock(), &mut lead);
+            ended.send((waits, Instant::now() >= at)).unwrap();
+        });
+        let (waits, spun) = end.recv_timeout(10_000 * MILLI).unwrap();
+        assert!(waits <= 5 && spun, "{waits} {spun}");
+    }
+
+    #[test]
+    fn the_lead_follows_how_late_sleeps_are_and_varies_with_them() {
+        let lead_after = |late: [u64; 2]| {
+            let mut lead = Lead::FIRST;
+            for late in late.iter().cycle().take(100) {
+                lead.learn(Duration::from_micros(*late));
+            }
+            lead.time().as_micros()
+        };
+        assert_eq!(Lead::FIRST.time(), Duration::from_micros(70));
+        assert_eq!([0, 200].map(|late| lead_after([late; 2])), [10, 200]);
+        assert_eq!(lead_after([1_000; 2]), Lead::MAX.as_micros());
+        assert!(lead_after([50, 150]) > 140, "{}", lead_after([50, 150]));
     }
 }
