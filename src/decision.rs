@@ -70,6 +70,39 @@ impl Wait {
     }
 }
 
+/// What the limits say together: the index of the one that binds, and the numbers of the decision.
+struct Verdict {
+    by: usize,
+    allowed: bool,
+    remaining: u64,
+    until: Moment,
+    reset_at: Moment,
+}
+
+impl Verdict {
+    #[inline(always)]
+    fn decision(self, policy: &Policy, now: Moment, limit: u64) -> Decision {
+        let retry_after = if self.until > now {
+            Wait::until(self.until, now)
+        } else {
+            Wait::UNKNOWN
+        };
+        // Each branch of `Binding::with` makes the decision. Moving a finished binding would copy it just after its fields were
+        // written, which stalls the processor.
+        Binding::with(policy, self.by, |binding| Decision {
+            allowed: self.allowed,
+            paused: false,
+            store_down: false,
+            binding_index: self.by as u32,
+            binding,
+            limit,
+            remaining: self.remaining,
+            retry_after,
+            reset_after: self.reset_at.since(now),
+        })
+    }
+}
+
 getters!(Decision {
     /// Whether the cost would be admitted now.
     pub is_allowed: allowed -> bool,
@@ -131,25 +164,40 @@ impl Decision {
             (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
             _ => (false, ready_at, slowest),
         };
-        let (limit, reset_after) = (capacity(by), reset_at.since(now));
-        let retry_after = if until > now {
-            Wait::until(until, now)
-        } else {
-            Wait::UNKNOWN
-        };
-        // Each branch of `Binding::with` makes the decision. Moving a finished binding would copy it just after its fields were
-        // written, which stalls the processor.
-        Binding::with(policy, by, |binding| Self {
+        let verdict = Verdict {
+            by,
             allowed,
-            paused: false,
-            store_down: false,
-            binding_index: by as u32,
-            binding,
-            limit,
             remaining,
-            retry_after,
-            reset_after,
-        })
+            until,
+            reset_at,
+        };
+        verdict.decision(policy, now, capacity(by))
+    }
+
+    /// [`Decision::summarize`] of one limit, with the present capacity `limit`. It never admits the cost if this is a `misfit`.
+    #[inline(always)]
+    pub(crate) fn of_one(
+        policy: &Policy,
+        misfit: bool,
+        report: LimitReport,
+        now: Moment,
+        ahead: u64,
+        limit: u64,
+    ) -> Self {
+        let (allowed, until) = match report.denied_until {
+            _ if misfit => (false, Moment::NEVER),
+            None if ahead == 0 => (true, now),
+            Some(Moment::NEVER) => (false, Moment::NEVER),
+            _ => (false, report.ready_at),
+        };
+        let verdict = Verdict {
+            by: 0,
+            allowed,
+            remaining: report.remaining,
+            until,
+            reset_at: report.reset_at,
+        };
+        verdict.decision(policy, now, limit)
     }
 
     /// How long until the cost is admitted if no other request comes. Exact: the cost is denied one nanosecond before it. `None`

@@ -257,7 +257,7 @@ impl IdleState<'_> {
         let capacity = |by: usize| policy.limits()[by].capacity();
         if let Some(rule) = self.plan.only_rule() {
             let report = rule.report(load(self.words, rule, 0), now, 0, cost);
-            return Decision::summarize(policy, misfit, std::iter::once(report), now, 0, capacity);
+            return Decision::of_one(policy, misfit.is_some(), report, now, 0, capacity(0));
         }
         let reports = self
             .states()

@@ -184,6 +184,22 @@ impl PaceRule {
         })
     }
 
+    /// [`Strategy::report`] without waiting units, in 64 bits; `None` if these are too few.
+    #[inline(always)]
+    fn report_in_a_word(&self, state: PaceState, now: Moment, cost: u64) -> Option<LimitReport> {
+        let parts = self.steps(now).checked_mul(self.parts_per_step)?;
+        let backlog = u64::try_from(state.arrival).ok()?.saturating_sub(parts);
+        let used = backlog.checked_add(cost.checked_mul(self.parts_per_unit)?)?;
+        let excess = used.saturating_sub(u64::try_from(self.tolerance).ok()?);
+        let denied_until = (excess > 0).then(|| self.after(excess.into(), now));
+        Some(LimitReport {
+            denied_until,
+            remaining: self.units_left(backlog.into()),
+            ready_at: denied_until.unwrap_or(now),
+            reset_at: self.after(backlog.into(), now),
+        })
+    }
+
     /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
         self.fits_a_word
@@ -296,6 +312,11 @@ impl Strategy for PaceRule {
     /// Computes the report from the backlog, which is computed once.
     #[inline(always)]
     fn report(&self, state: PaceState, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        if ahead == 0
+            && let Some(report) = self.report_in_a_word(state, now, cost)
+        {
+            return report;
+        }
         let backlog = self.backlog(state, now);
         let cost = self.parts_of(cost);
         let excess = |ahead: u128| {

@@ -266,16 +266,10 @@ impl Limits {
         }
         let policy = self.plan.policy();
         let report = self.first.state.report(now, ahead, cost);
-        let capacity = |_| self.first.state.capacity(&policy.limits()[0], now);
+        let capacity = self.first.state.capacity(&policy.limits()[0], now);
+        let misfit = self.plan.misfit(cost).is_some();
         // A decision that is changed after it was made is copied, which takes as long as to make it.
-        Decision::summarize(
-            policy,
-            self.plan.misfit(cost),
-            std::iter::once(report),
-            now,
-            ahead,
-            capacity,
-        )
+        Decision::of_one(policy, misfit, report, now, ahead, capacity)
     }
 
     /// [`Limits::decide_plain`] of a policy of several limits.

@@ -244,15 +244,8 @@ impl Plan {
             ready_at: now,
             reset_at: now,
         };
-        let capacity = |by: usize| self.limits()[by].capacity();
-        Decision::summarize(
-            &self.policy,
-            None,
-            std::iter::once(report),
-            now,
-            0,
-            capacity,
-        )
+        let capacity = self.limits()[0].capacity();
+        Decision::of_one(&self.policy, false, report, now, 0, capacity)
     }
 
     /// Whether permits hold a place.

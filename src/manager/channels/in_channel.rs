@@ -3,7 +3,6 @@
 //! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
 //! enters it.
 
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
@@ -167,13 +166,13 @@ impl<'a> InChannel<'a> {
             ready_at: until,
             reset_at: Moment::from_nanos(denial.reset_at),
         };
-        Some(TryAcquireError::Denied(Decision::summarize(
+        Some(TryAcquireError::Denied(Decision::of_one(
             policy,
-            None,
-            iter::once(report),
+            false,
+            report,
             Moment::from_nanos(denial.now),
             0,
-            |limit| policy.limits()[limit].capacity(),
+            policy.limits()[0].capacity(),
         )))
     }
 
