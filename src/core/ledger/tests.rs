@@ -435,6 +435,18 @@ fn the_limit_that_stops_a_request_longest_is_reported_or_the_first_of_them() {
     }
 }
 
+/// The next unit would come after the last instant.
+#[test]
+fn a_rate_denies_for_ever_at_the_end_of_time() {
+    let policy = policy("1/s");
+    let mut caller = Caller::new(policy.clone());
+    caller.now = Moment::LAST.nanos();
+    let (now, call) = caller.call(&step_of(vec![(2, 1, false)]));
+    let (reply, _) = Ledger::new(plan(&policy), 0, now).call(now, &call);
+    let until = reply.stop.map(|stop| stop.until);
+    assert_eq!((reply.granted, until), (1, Some(DeniedUntil::Never)));
+}
+
 /// Such as the costs by unit of a request that takes no place.
 #[test]
 fn a_grant_without_a_place_opens_no_lease() {
