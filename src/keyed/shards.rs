@@ -222,7 +222,9 @@ mod tests {
 
     use crate::keyed::shard::CHECKED;
     use crate::keyed::table::with_table;
-    use crate::{KeyedLimiter, MaxConcurrency, WhenFull};
+    use crate::{
+        FixedWindow, KeyedLimiter, MaxConcurrency, Outcome, Throttle, UsageCarryOver, WhenFull,
+    };
 
     /// How many active keys a refusal checks when `keys` are known and all are held.
     fn checked(keys: u64) -> usize {
@@ -271,5 +273,59 @@ mod tests {
         keyed.pause_for(Duration::from_secs(1));
         assert_eq!(keyed.len(), 0);
         assert_ne!(marks(&keyed), before);
+    }
+
+    #[test]
+    fn keys_are_in_all_shards() {
+        let keyed = KeyedLimiter::<u64>::new(Throttle::every(Duration::from_secs(60))).unwrap();
+        (0..20_000).for_each(|key| drop(keyed.try_acquire(&key).unwrap()));
+        with_table!(&*keyed.table, |table| {
+            let shards = table.shards.count();
+            assert!(shards > 500);
+            assert!((0..shards).all(|shard| table.shards.get(shard).len() > 0));
+        });
+    }
+
+    #[test]
+    fn the_usage_of_idle_keys_is_carried_over_to_another_policy() {
+        let window = |limit| FixedWindow::new(limit, Duration::from_secs(3_600));
+        let keyed = KeyedLimiter::<u64>::new(window(10)).unwrap();
+        drop(keyed.try_acquire_many(&7, 4).unwrap());
+        for (limit, remaining) in [(20, 12), (5, 3), (100, 60)] {
+            keyed
+                .set_policy_with(window(limit), UsageCarryOver::InProportion)
+                .unwrap();
+            assert_eq!(keyed.check(&7, 1).remaining(), remaining);
+        }
+    }
+
+    #[test]
+    fn a_key_becomes_idle_when_its_limiter_is_not_held_any_more() {
+        let window = FixedWindow::new(10, Duration::from_secs(3_600));
+        let builder = || KeyedLimiter::<u64>::builder(window).max_keys(1);
+        for keyed in [builder(), builder().tiers(move |_| window.into())].map(|b| b.build()) {
+            let keyed = keyed.unwrap();
+            let is_active = || with_table!(&*keyed.table, |table| table.shards.get(0).has_active());
+            let limiter = keyed.limiter(&7).unwrap();
+            drop(limiter.try_acquire_many(4).unwrap());
+            assert!(is_active());
+            drop(limiter);
+            (0..16).for_each(|_| _ = keyed.snapshot(&7));
+            assert!(!is_active());
+            assert_eq!(keyed.check(&7, 1).remaining(), 6);
+        }
+    }
+
+    /// The manager of a key with plain places allocates its state when a request waits, and not before.
+    #[test]
+    fn a_place_is_settled_and_reported_without_a_state() {
+        let builder = KeyedLimiter::<u64>::builder(MaxConcurrency::new(3)).max_keys(1);
+        let keyed = builder.build().unwrap();
+        let [_held, settled, reported] = [(); 3].map(|()| keyed.try_acquire(&7).unwrap());
+        assert!(settled.settle(1) && reported.report(Outcome::Ok));
+        let in_use = with_table!(&*keyed.table, |table| table.shards.get(0).look().in_use);
+        assert_eq!(in_use.len(), 1);
+        assert!(in_use[0].active_key().is_only_a_word());
+        assert_eq!(keyed.check(&7, 1).remaining(), 2);
     }
 }

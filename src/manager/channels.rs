@@ -58,11 +58,11 @@ impl RequestOptions {
         }
     }
 
-    /// Whether it has nothing but a cost.
+    /// Whether it has nothing but a cost, if it blocks no thread.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
         let untimed = self.timeout.is_none() && self.rare.is_none();
-        untimed && self.priority == Priority::NORMAL && !self.blocking && self.details.is_none()
+        untimed && self.priority == Priority::NORMAL && self.details.is_none()
     }
 
     /// Refuses a request whose flow has a weight that is out of range.

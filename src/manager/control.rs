@@ -364,11 +364,17 @@ impl ActiveKey<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::SystemTime;
+
     use futures_util::FutureExt;
+    use tokio::time::advance;
+    use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 
     use super::*;
+    use crate::KeyedLimiter;
     use crate::limiter::Limiter;
-    use crate::strategy::MaxConcurrency;
+    use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle};
 
     /// While something is watched, each unlock checks whether it has happened.
     #[tokio::test]
@@ -400,6 +406,71 @@ mod tests {
             close(&limiter);
             assert!(manager.lock().watchers.is_none());
             assert!(watch.now_or_never().is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_ends_when_the_last_answer_is_taken() {
+        let second = Duration::from_secs(1);
+        let limiter = Limiter::new(Throttle::every(second)).unwrap();
+        drop(limiter.try_acquire().unwrap());
+        let mut waiting = task::spawn(limiter.acquire());
+        assert_pending!(waiting.poll());
+        let mut drained = task::spawn(limiter.drained());
+        assert_pending!(drained.poll());
+        advance(second).await;
+        tokio::task::yield_now().await;
+        assert!(waiting.is_woken());
+        assert_pending!(drained.poll(), "the permit was not taken yet");
+        drop(assert_ready_ok!(waiting.poll()));
+        assert!(drained.is_woken());
+        assert_ready!(drained.poll());
+    }
+
+    const LONG: Duration = Duration::from_secs(1_000 * 24 * 3_600);
+
+    /// The rest of a long window by the wall clock.
+    fn rest() -> Duration {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        LONG - Duration::from_nanos((now % LONG.as_nanos()) as u64)
+    }
+
+    #[test]
+    fn a_window_of_a_later_policy_or_of_a_tier_is_aligned_with_the_wall_clock() {
+        let window = FixedWindow::new(1, LONG).align(Align::WallClock);
+        let (limiter, keyed, tiered) = (
+            Limiter::new(MaxConcurrency::new(1)).unwrap(),
+            KeyedLimiter::<u64>::new(MaxConcurrency::new(1)).unwrap(),
+            KeyedLimiter::<u64>::builder(MaxConcurrency::new(1)).tiers(move |_| window.into()),
+        );
+        let tiered = tiered.build().unwrap();
+        limiter.set_policy(window).unwrap();
+        keyed.set_policy(window).unwrap();
+        let denials = [
+            limiter.try_acquire().and_then(|_| limiter.try_acquire()),
+            keyed.try_acquire(&7).and_then(|_| keyed.try_acquire(&7)),
+            tiered.try_acquire(&7).and_then(|_| tiered.try_acquire(&7)),
+        ];
+        for denied in denials {
+            let retry_after = denied.unwrap_err().retry_after().unwrap();
+            let second = Duration::from_secs(1);
+            assert!(retry_after.abs_diff(rest()) < second, "{retry_after:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_places_of_an_active_key_are_those_of_its_present_tier() {
+        let places = Arc::new(AtomicU64::new(1));
+        let present = Arc::clone(&places);
+        let keyed = KeyedLimiter::<u64>::builder(MaxConcurrency::new(1))
+            .tiers(move |_| MaxConcurrency::new(present.load(Relaxed)).into())
+            .build()
+            .unwrap();
+        let _held = keyed.try_acquire(&7).unwrap();
+        assert!(keyed.try_acquire(&7).is_err());
+        for now in [2, 1, 3] {
+            places.store(now, Relaxed);
+            assert_eq!(keyed.try_acquire(&7).is_ok(), now > 1);
         }
     }
 }

@@ -189,14 +189,14 @@ impl<'a> Visit<'a> {
 }
 
 impl Unapplied {
-    /// Whether there is nothing to do.
+    /// Whether there is nothing to do. Where effects are unfinished, there are some.
     pub(super) fn is_empty(&self) -> bool {
         let Self {
             effects,
             wake_drivers,
             start_driver_in,
         } = self;
-        effects.is_empty() && !effects.unfinished && !wake_drivers && start_driver_in.is_none()
+        effects.is_empty() && !wake_drivers && start_driver_in.is_none()
     }
 
     /// Applies it to the manager.

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use crate::common::everything::{KEY, NAMES, SHARED_KEY, everything};
 use crate::common::{ms, queued};
 use tokio::time::advance;
 use tokio_test::assert_ready_ok;
 use tollgate::{
-    AcquireError, EventKind, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Observer,
+    AcquireError, EventKind, FlowId, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Observer,
     OpenWait, Throttle, WaitEnd, WaitStart,
 };
 
@@ -204,6 +205,34 @@ async fn each_wait_ends_once_with_the_outcome_of_its_request() {
     limiter.close();
     assert_eq!(thread.join().unwrap(), AcquireError::Closed);
     assert_eq!(take(), ["1 5", "Refused(Closed)"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_has_the_flow_and_the_timeout_of_its_request() {
+    type Seen = (Option<FlowId>, Option<Duration>);
+    struct Waits(Arc<Mutex<Vec<Seen>>>);
+    impl Observer for Waits {
+        fn observe(&self, _: &LimiterEvent<'_>) {}
+        fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
+            self.0.lock().unwrap().push((wait.flow, wait.timeout));
+            None
+        }
+    }
+    let seen = Arc::default();
+    let builder = Limiter::builder(MaxConcurrency::new(1)).observer(Waits(Arc::clone(&seen)));
+    let limiter = builder.build().unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    let requests = [
+        limiter.request().flow("alice"),
+        limiter.request().flow("bob").timeout(ms(5)),
+        limiter.request(),
+    ];
+    let _waiting = requests.map(|request| queued(request.acquire()));
+    let [alice, bob] = ["alice", "bob"].map(|flow| Some(FlowId::of(flow)));
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [(alice, None), (bob, Some(ms(5))), (None, None)]
+    );
 }
 
 /// In whichever call the observer panics, each request gets its answer.

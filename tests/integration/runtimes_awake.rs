@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::common::{current_thread, ms, within_ten_seconds};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tollgate::{
     Acquire, KeyedLimiter, Limiter, MaxConcurrency, Permit, Policy, Priority, Throttle,
@@ -101,6 +102,25 @@ fn waiters_are_served_at_the_rate_that_a_new_policy_sets() {
         );
         within_ten_seconds(&waiting.awake, waiting.waiting).unwrap();
     }
+}
+
+/// The waiter is polled outside every runtime, where it can start no driver.
+#[test]
+fn a_new_policy_starts_a_driver_in_the_runtime_that_sets_it() {
+    let limiter: &Limiter = Box::leak(Box::new(Limiter::new(Throttle::every(ms(20))).unwrap()));
+    drop(limiter.try_acquire().unwrap());
+    let (asleep, awake) = (current_thread(), multi_thread());
+    let mut starts_the_driver = task::spawn(limiter.acquire());
+    asleep.block_on(async { assert_pending!(starts_the_driver.poll()) });
+    let mut waiting = task::spawn(limiter.acquire());
+    assert_pending!(waiting.poll());
+    awake.block_on(async { limiter.set_policy(Throttle::every(ms(10))).unwrap() });
+    let woken = awake.spawn(async move {
+        while !waiting.is_woken() {
+            sleep(ms(1)).await;
+        }
+    });
+    within_ten_seconds(&awake, woken).unwrap();
 }
 
 /// A fixed bug, as with a pause: a request with a timeout makes time matter as well.

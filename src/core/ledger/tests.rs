@@ -364,6 +364,13 @@ fn a_holder_holds_the_places_of_its_leases() {
 }
 
 #[test]
+fn an_ask_that_other_replicas_hold_up_is_stopped_by_the_first_limit_that_counts_it() {
+    let limit_of = |costs: [u64; 2]| soon(Moment::START, &costs).map(|stop| stop.limit);
+    let limits = [[0, 1], [2, 1], [0, 0]].map(limit_of);
+    assert_eq!(limits, [Some(1), Some(0), None]);
+}
+
+#[test]
 fn costs_of_zero_begin_no_window() {
     let policy = policy("window 3/s from first grant and 5/s");
     let mut caller = Caller::new(policy.clone());
@@ -426,6 +433,18 @@ fn the_limit_that_stops_a_request_longest_is_reported_or_the_first_of_them() {
         let (reply, _) = ledger.call(now, &call);
         assert_eq!((reply.granted, reply.stop.unwrap().limit), (1, reported));
     }
+}
+
+/// The next unit would come after the last instant.
+#[test]
+fn a_rate_denies_for_ever_at_the_end_of_time() {
+    let policy = policy("1/s");
+    let mut caller = Caller::new(policy.clone());
+    caller.now = Moment::LAST.nanos();
+    let (now, call) = caller.call(&step_of(vec![(2, 1, false)]));
+    let (reply, _) = Ledger::new(plan(&policy), 0, now).call(now, &call);
+    let until = reply.stop.map(|stop| stop.until);
+    assert_eq!((reply.granted, until), (1, Some(DeniedUntil::Never)));
 }
 
 /// Such as the costs by unit of a request that takes no place.
@@ -497,6 +516,23 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
         5,
         "one that was kept does, also after a new revision of its policy"
     );
+}
+
+#[test]
+fn a_limit_that_stays_under_another_policy_refunds_what_its_grants_have_not_used() {
+    let (old, new) = (policy("1/s burst 5"), policy("9/min and 1/s burst 5"));
+    let mut caller = Caller::new(old.clone());
+    let (now, mut call) = caller.call(&step_of(vec![(1, 5, true)]));
+    let mut ledger = Ledger::new(plan(&old), 0, now);
+    assert_eq!(ledger.call(now, &call).0.granted, 1);
+    assert_eq!(ledger.agree(&plan(&new), 1, now), Agreement::Adopted);
+    call.settlements = vec![Settlement {
+        granted_at: now.nanos(),
+        charged: Box::new([0, 5]),
+        actual: Box::new([0, 2]),
+    }];
+    call.asks = Vec::new();
+    assert_eq!(ledger.call(now, &call).0.limits[1].remaining, 3);
 }
 
 #[test]

@@ -178,19 +178,58 @@ mod tests {
     use super::*;
     use crate::priority::Priority;
 
+    fn ids<const LEN: usize>() -> [WaiterId; LEN] {
+        let id = |nth| WaiterId::new(nth as u64, Priority::NORMAL, false, None, None);
+        std::array::from_fn(id)
+    }
+
+    fn answer(nth: usize) -> Answer {
+        Ok(Grant::of_place(nth as u64))
+    }
+
     #[test]
     fn each_answer_is_taken_once_in_any_order() {
-        let ids = [1, 2, 3, 4, 5, 6]
-            .map(|arrival| WaiterId::new(arrival, Priority::NORMAL, false, None, None));
+        let ids = ids::<6>();
+        for order in [[0, 1, 2, 3, 4, 5], [4, 1, 5, 0, 3, 2], [5, 4, 3, 2, 1, 0]] {
+            let mut untaken = UntakenAnswers::default();
+            for nth in order {
+                untaken.keep(ids[nth], answer(nth));
+            }
+            for nth in [3, 0, 5, 2, 1, 4] {
+                assert_eq!(untaken.peek(ids[nth]), Some(AnswerKind::Granted));
+                assert_eq!(untaken.take(ids[nth]), Some(answer(nth)));
+                assert_eq!(untaken.take(ids[nth]), None);
+            }
+            let answers = untaken.locked.unwrap().answers;
+            assert!(answers.in_turn.is_empty() && answers.others.is_empty());
+        }
+    }
+
+    #[test]
+    fn answers_are_kept_in_their_order_with_the_memory_of_a_few() {
+        let (ids, mut kept) = (ids::<4>(), LockedAnswers::default());
+        for (nth, id) in ids.into_iter().enumerate() {
+            kept.insert(id, answer(nth));
+        }
+        assert_eq!((kept.in_turn.len(), kept.others.len()), (IN_TURN, 1));
+        kept = LockedAnswers::default();
+        for (room, left) in [(FEW, FEW), (FEW + 1, 0)] {
+            kept.in_turn.reserve_exact(room);
+            kept.insert(ids[0], answer(0));
+            assert_eq!(kept.take(ids[0]), Some(answer(0)));
+            assert_eq!(kept.in_turn.capacity(), left);
+        }
+    }
+
+    #[test]
+    fn the_slot_of_an_answer_that_is_kept_elsewhere_is_used_again() {
         let mut untaken = UntakenAnswers::default();
-        for (id, fence) in ids.into_iter().zip(1..) {
-            untaken.grant(id, Grant::of_place(fence));
-        }
-        for nth in [3, 0, 5, 2, 1, 4] {
-            let answer = Ok(Grant::of_place(nth as u64 + 1));
-            assert_eq!(untaken.peek(ids[nth]), Some(AnswerKind::Granted));
-            assert_eq!(untaken.take(ids[nth]), Some(answer));
-            assert_eq!(untaken.take(ids[nth]), None);
-        }
+        let slot = untaken.slots.claim(1);
+        assert!(slot.is_some());
+        let id = WaiterId::new(1, Priority::NORMAL, false, None, slot);
+        untaken.keep(id, answer(1));
+        assert_ne!(untaken.slots.claim(1), slot);
+        assert_eq!(untaken.take(id), Some(answer(1)));
+        assert_eq!(untaken.slots.claim(1), slot);
     }
 }

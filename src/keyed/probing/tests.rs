@@ -196,6 +196,18 @@ fn a_table_grows_by_a_third_and_shrinks_when_few_entries_are_left() {
     table.check(&(0..7).map(|name| (key(name), 0)).collect());
 }
 
+#[test]
+fn a_table_of_few_slots_keeps_them() {
+    let mut table = Probing::new();
+    let names = 0..40_u16;
+    let key = |name| (name, hash_at(name * 1_000));
+    names.clone().for_each(|name| _ = table.put(key(name), 0));
+    assert_eq!(table.slots(), Probing::<Entry>::SMALL);
+    names.for_each(|name| _ = table.take(key(name)));
+    table.shrink(hash_of);
+    assert_eq!(table.slots(), Probing::<Entry>::SMALL);
+}
+
 /// Bounds the time of one call: the number of entries that it looks at does not double with the size of the table.
 #[test]
 fn growth_asks_for_each_hash_once_and_a_removal_for_those_of_a_cluster() {

@@ -134,7 +134,7 @@ impl<'a> InChannel<'a> {
                 Ok(P::held(self.0, TimedGrant { grant, origin }, cost))
             }
             Some(Err(_)) if !state.schedule.waiters.options.observed => {
-                Err(self.deny(state, now, cost))
+                Err(Self::deny(state, now, cost))
             }
             _ => self
                 .try_acquire_or_deny(
@@ -193,16 +193,10 @@ impl<'a> InChannel<'a> {
         Some(denial)
     }
 
+    /// Denies a request while no other waits: nothing follows from it.
     #[cold]
-    fn deny(self, mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
-        let mut effects = Effects::default();
-        let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
-        if !effects.is_empty() {
-            let mut visit = Visit::new(self.0, state, now);
-            visit.unapplied.effects = effects;
-            visit.end(); // otherwise no request waits, so no timer is to be set
-        }
-        denial
+    fn deny(mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
+        (state.schedule).deny(now, Costs::plain(cost), false, &mut Effects::default())
     }
 
     /// The slow path of [`InChannel::try_acquire`], where the request is not decided in place.

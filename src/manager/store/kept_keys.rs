@@ -110,7 +110,9 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::SharedLimiter;
     use crate::manager::time::Next;
+    use crate::store::MemoryStore;
 
     #[derive(Debug)]
     struct Key;
@@ -212,5 +214,28 @@ mod tests {
         assert_eq!(Arc::strong_count(&key), 2);
         kept.forget(&*key, || false);
         assert_eq!(Arc::strong_count(&key), 1);
+    }
+
+    /// The counts of a key end with it.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_without_a_handle_is_kept_until_it_is_resumed() {
+        let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "1000/min");
+        let limiter = limiter.build().unwrap();
+        let alice = || limiter.key("alice");
+        let granted = || alice().snapshot().granted;
+        drop(alice().try_acquire().await.unwrap());
+        advance(SECOND).await;
+        assert_eq!(granted(), 0);
+        let handle = alice();
+        drop(handle.try_acquire().await.unwrap());
+        handle.pause_for(60 * SECOND);
+        drop(handle);
+        advance(SECOND).await;
+        assert_eq!(granted(), 1);
+        alice().resume();
+        assert_eq!(granted(), 0);
+        alice().close();
+        alice().resume();
+        assert!(alice().is_closed());
     }
 }

@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::Wake;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::core::request::CostDetails;
 use crate::flow::FlowId;
@@ -210,6 +212,21 @@ fn a_full_queue_drops_a_request_of_a_flow_that_is_longer_than_the_others() {
     );
 }
 
+/// The requests without a flow are dropped as if they were a flow.
+#[test]
+fn a_full_queue_drops_the_latest_request_without_a_flow_if_most_have_none() {
+    let mut driven = full(4);
+    let (none, a, b) = (None, of_flow("a", 1), of_flow("b", 1));
+    let waiting = [&none, &none, &a, &none].map(|flow| driven.waits(0, 1, flow));
+    driven.waits(0, 1, &b);
+    let answers = |driven: &Driven| waiting.map(|id| driven.answer(id));
+    assert_eq!(answers(&driven), [None, None, None, FAILED]);
+    let refused = driven.request(0, in_flow(1, &none));
+    assert!(matches!(refused, Err(AcquireError::QueueFull { .. })));
+    driven.waits(0, 1, &of_flow("c", 1));
+    assert_eq!(answers(&driven), [None, FAILED, None, FAILED]);
+}
+
 #[test]
 fn a_full_queue_drops_no_request_for_an_equally_long_flow_of_the_same_parent() {
     let mut driven = full(3);
@@ -255,4 +272,74 @@ fn a_newcomer_is_behind_a_flow_that_came_earlier() {
     let refused = driven.request(40, until(59));
     assert!(matches!(refused, Err(AcquireError::TimedOut { .. })));
     driven.waits_as(40, until(60));
+}
+
+/// The waiters in the order of their turns, if none leaves: of all, or of those before a newcomer.
+fn foreseen(driven: &Driven, newcomer: Option<&Request<'_>>) -> Vec<WaiterId> {
+    let mut turns = driven.0.waiters.queue.turns(newcomer);
+    let limits = driven.0.outlook().limits();
+    let mut ids = Vec::new();
+    while let Some(turn) = turns.next() {
+        ids.push(turn.id);
+        turns.granted(&turn, limits.units_held_by(turn.costs));
+    }
+    ids
+}
+
+/// Without a flow, in one, or within a parent; and its weight.
+fn any_flow() -> impl Strategy<Value = Details> {
+    let flow = prop_oneof![
+        2 => Just(None),
+        3 => prop::sample::select(vec!["a", "b", "c"]).prop_map(|flow| Some((None, flow))),
+        4 => (prop::sample::select(vec!["p", "q"]), prop::sample::select(vec!["x", "y", "z"]))
+            .prop_map(|(parent, flow)| Some((Some(parent), flow))),
+    ];
+    flow.prop_map(|flow| match flow? {
+        (None, flow) => of_flow(flow, 1 + u32::from(flow == "b")),
+        (Some(parent), flow) => within(parent, flow),
+    })
+}
+
+proptest! {
+    #![proptest_config(crate::replay::cases(300))]
+
+    /// No two are granted at one instant. Each holds its units.
+    #[test]
+    fn turns_come_as_they_are_foreseen(
+        held in prop::collection::vec(any_flow(), 0..6),
+        requests in prop::collection::vec((any_flow(), 1..4_u64, 4..7_u8), 1..20),
+        newest_first in any::<bool>(),
+    ) {
+        let options = Options { newest_first, ..Options::default() };
+        let policy = MaxConcurrency::new(1_000).and(Throttle::every(nanos(10)).burst(3));
+        let mut driven = Driven::with(policy, options);
+        let mut now = 0;
+        for details in &held {
+            now += 10;
+            driven.granted(now, details);
+        }
+        while driven.try_acquire(now, 1).is_ok() {}
+        for (details, cost, priority) in &requests {
+            let newcomer = Request {
+                priority: Priority::new(*priority).unwrap(),
+                ..in_flow(*cost, details)
+            };
+            let Schedule { waiters, authority } = &mut driven.0;
+            waiters.queue.expect(newcomer.costs, authority.in_flight());
+            authority.reserve_front(at(now), waiters);
+            let before = foreseen(&driven, Some(&newcomer));
+            let id = driven.waits_as(now, newcomer);
+            let turns = foreseen(&driven, None);
+            prop_assert_eq!(turns.iter().position(|next| *next == id), Some(before.len()));
+            prop_assert_eq!(&turns[..before.len()], before);
+        }
+        let turns = foreseen(&driven, None);
+        prop_assert_eq!(turns.len(), requests.len());
+        for id in turns {
+            prop_assert_eq!(driven.answer(id), None);
+            let next = driven.0.next_wake().nanos();
+            driven.run_due(next);
+            prop_assert_eq!(driven.answer(id), GRANTED);
+        }
+    }
 }
