@@ -484,14 +484,8 @@ impl Ledger {
             }
             let before = before.get(limit).copied().unwrap_or(0);
             let exceeds = *cost > self.plan.limits()[limit].capacity();
-            let until = match before {
-                0 => state.decide(now, *cost).err()?,
-                _ => state.comes_at(
-                    now,
-                    before.saturating_add(*cost),
-                    &self.plan.limits()[limit],
-                )?,
-            };
+            let units = before.saturating_add(*cost);
+            let until = state.comes_at(now, units, &self.plan.limits()[limit])?;
             let (rank, until) = match until {
                 _ if exceeds => (Moment::NEVER, DeniedUntil::Never),
                 Moment::NEVER if state.places().is_some() => {

@@ -352,6 +352,21 @@ async fn a_cost_that_can_never_be_met_and_a_cost_of_zero_fail_at_once() {
     }
 }
 
+/// Both limits would deny one unit, the second for longer.
+#[tokio::test(start_paused = true)]
+async fn a_check_of_nothing_names_the_limit_that_would_bind_for_a_unit() {
+    let empty = |period| TokenBucket::new(Rate::new(1, period), 1).initial(0);
+    let policy = empty(Duration::from_secs(1)).and(empty(Duration::from_secs(60)));
+    let limiter = Limiter::new(policy.clone()).unwrap();
+    let keyed = KeyedLimiter::new(policy).unwrap();
+    for check in [limiter.check(0), keyed.check(&1_u8, 0)] {
+        assert_eq!(
+            (check.is_allowed(), check.denied_by_index()),
+            (false, Some(1))
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_priority_or_timeout_out_of_range_is_an_error_with_the_value() {
     assert_eq!(Priority::new(u8::MAX).unwrap_err().level, u8::MAX);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::turns::SLICE;
+use super::turns::{MAX_TICKETS, SLICE};
 use super::*;
 use crate::exchange::{Asks, Call, Scope, Settlement};
 use crate::policy::{Limit, Policy};
@@ -401,6 +401,29 @@ fn no_turn_is_reported_by_a_check_or_for_a_rate() {
     assert_eq!(line.call(0, 9, &[(1, 1)], &[]).0, 1);
     assert_eq!(line.call(1, 1, &[(1, 1)], &[]).0, 0);
     assert_eq!(line.call(100_000_000, 9, &[], &[7]), (0, vec![]));
+}
+
+/// Each of them may come when the units of those before it have come.
+#[test]
+fn replicas_that_find_the_line_full_ask_again_one_after_the_other() {
+    let mut line = Line::new("1/s");
+    let start = line.caller.now;
+    let mut denied_until = |holder| {
+        let (now, call) = line.caller.call(&Step {
+            after: 0,
+            holder,
+            ..step_of(vec![(1, 1, true)])
+        });
+        line.ledger.call(now, &call).0.stop.map(|stop| stop.until)
+    };
+    let replicas = MAX_TICKETS as u64 + 3;
+    let last: Vec<_> = (0..replicas).map(&mut denied_until).collect();
+    let second = |number: u64| Some(DeniedUntil::Instant(start + number * 1_000_000_000));
+    assert_eq!(last[..2], [None, second(1)]);
+    assert_eq!(
+        last[MAX_TICKETS + 1..],
+        [second(replicas - 1), second(replicas)]
+    );
 }
 
 #[test]

@@ -481,30 +481,40 @@ mod tests {
     use super::*;
     use crate::limiter::Limiter;
 
-    /// Past bans of a penalty are forgiven long after the units are there, but a counter above its threshold is no ban.
+    /// The next request of the same cost: one unit comes before the reset. Past bans of a penalty are forgiven long after the units
+    /// are there, but a counter above its threshold is no ban.
     #[test]
-    fn a_grant_that_leaves_less_than_its_cost_states_when_the_limit_is_reset() {
-        for (policy, taken, hours) in [
-            ("window 10/h from first grant", &[6][..], None),
-            ("window 10/h from first grant", &[7], Some(1)),
-            ("penalty 10 falling 1/h ban 1ns forgive 24h", &[7], Some(7)),
+    fn a_grant_that_leaves_less_than_its_cost_states_when_there_is_enough() {
+        for (policy, taken, cost, hours) in [
+            ("1/h burst 10", &[9][..], 1, None),
+            ("1/h burst 10", &[10], 1, Some(1)),
+            ("1/h burst 10", &[10], 4, Some(10)),
+            ("window 10/h from first grant", &[6], 4, None),
+            ("window 10/h from first grant", &[7], 4, Some(1)),
+            (
+                "penalty 10 falling 1/h ban 1ns forgive 24h",
+                &[7],
+                4,
+                Some(7),
+            ),
             (
                 "penalty 10 falling 1/h ban 1ns forgive 24h",
                 &[8, 8, 7],
+                4,
                 Some(7),
             ),
-            ("penalty 10 falling 1/h forgive 24h", &[10, 10], Some(20)),
+            ("penalty 10 falling 1/h forgive 24h", &[10, 10], 4, Some(20)),
         ] {
             let limiter = Limiter::new(policy).unwrap();
             for units in taken {
                 let _denied = limiter.try_acquire_many(*units).is_err();
             }
             let limits = limiter.limits();
-            let values = FieldValues::granted(&limits).cost(4);
+            let values = FieldValues::granted(&limits).cost(cost);
             assert_eq!(
                 values.spent_for(),
                 hours.map(|hours| hours * 3_600),
-                "{policy} {taken:?}"
+                "{policy} {taken:?} {cost}"
             );
         }
     }

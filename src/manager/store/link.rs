@@ -272,6 +272,8 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::panic_any;
+
     use super::*;
     use crate::exchange::{Reply, Scope};
     use crate::observe::{Observers, format_nothing};
@@ -286,6 +288,7 @@ mod tests {
         own: u64,
         stored: Option<u64>,
         answers_within: Option<Duration>,
+        panics: bool,
         start: Instant,
         /// When the store was called, in milliseconds.
         calls: Lock<Vec<u128>>,
@@ -298,6 +301,7 @@ mod tests {
                 own,
                 stored,
                 answers_within: None,
+                panics: false,
                 start: Instant::now(),
                 calls: Lock::default(),
                 followed: Lock::default(),
@@ -320,6 +324,14 @@ mod tests {
                 Arc::clone(&this) as Arc<dyn FollowsStore>,
             );
             (Arc::new(link), this)
+        }
+    }
+
+    struct PanicsWhenDropped;
+
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            panic!("dropped");
         }
     }
 
@@ -356,8 +368,11 @@ mod tests {
 
         fn call(&self, call: Call) -> StoreFuture<Reply> {
             self.calls.lock().push(self.start.elapsed().as_millis());
-            let stored = self.stored;
+            let (stored, panics) = (self.stored, self.panics);
             Box::pin(async move {
+                if panics {
+                    panic_any(PanicsWhenDropped);
+                }
                 match stored {
                     None => std::future::pending().await,
                     Some(stored_revision) => Err(StoreError::PolicyDiffers {
@@ -423,6 +438,18 @@ mod tests {
             }
             assert_eq!(*revisions.calls.lock(), looks);
         }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_panics_is_looked_at_again() {
+        let panics = Revisions {
+            panics: true,
+            ..Revisions::new(0, None)
+        };
+        let (link, revisions) = panics.link();
+        link.look().await;
+        link.look().await;
+        assert_eq!(revisions.calls.lock().len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,12 @@ fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
     matches!(outcome, Err(AcquireError::TimedOut { .. }))
 }
 
+fn of_flow(flow: Option<&str>) -> Option<Arc<CostDetails>> {
+    let mut details = CostDetails::default();
+    details.set_flow(FlowId::of(flow?), None);
+    Some(Arc::new(details))
+}
+
 /// The second waiter leaves at 20, before its turn. So the newcomer has the turn at 30.
 #[test]
 fn waiters_that_leave_before_their_turn_are_not_waited_for() {
@@ -263,13 +269,6 @@ fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay()
         for flows in [&[None][..], &[None, Some("a"), Some("b")]] {
             let mut driven = Driven::with(MaxConcurrency::new(1), options);
             driven.try_acquire(0, 1).unwrap();
-            let details = |flow: Option<&str>| {
-                flow.map(|flow| {
-                    let mut details = CostDetails::default();
-                    details.set_flow(FlowId::of(flow), None);
-                    Arc::new(details)
-                })
-            };
             let of = |priority, deadline| Request {
                 priority: Priority::new(priority).unwrap(),
                 ..request(1, deadline)
@@ -279,7 +278,7 @@ fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay()
                 let flow = flows[number as usize % flows.len()];
                 let priority = [5, 0, 9, 5, 5][number as usize % 5];
                 let deadline = (number % 4 != 0).then_some(100 + number);
-                let details = details(flow);
+                let details = of_flow(flow);
                 let request = Request {
                     costs: Costs::new(1, &details),
                     ..of(priority, deadline)
@@ -292,7 +291,7 @@ fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay()
                 .flat_map(|flow| [0, 5, 9].map(|priority| (flow, priority)))
                 .flat_map(|(flow, priority)| [1, 130, 1_000].map(|at| (flow, priority, at)))
             {
-                let details = details(flow);
+                let details = of_flow(flow);
                 let newcomer = Request {
                     costs: Costs::new(1, &details),
                     ..of(priority, Some(deadline))
@@ -311,6 +310,24 @@ fn the_units_that_are_surely_ahead_are_those_of_waiters_that_go_first_and_stay()
                 );
             }
         }
+    }
+}
+
+/// A place may be released at any time. Then a request of another flow may be next, and it takes the unit of the window.
+#[test]
+fn only_a_waiter_in_the_flow_of_a_newcomer_is_before_it_after_a_release() {
+    for (flow, refused) in [(None, false), (Some("b"), false), (Some("a"), true)] {
+        let window = FixedWindow::new(2, nanos(1_000));
+        let mut driven = Driven::new(Policy::from(MaxConcurrency::new(1)).and(window));
+        driven.try_acquire(0, 1).unwrap();
+        let [first, newcomer] = [Some("a"), flow].map(of_flow);
+        let in_flow = |details, deadline| Request {
+            costs: Costs::new(1, details),
+            ..request(1, deadline)
+        };
+        driven.request(0, in_flow(&first, None)).unwrap();
+        let outcome = driven.request(0, in_flow(&newcomer, Some(500)));
+        assert_eq!(is_refused(&outcome), refused, "{flow:?}");
     }
 }
 
