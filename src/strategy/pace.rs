@@ -236,6 +236,13 @@ impl Strategy for PaceRule {
     /// Compares the backlog, because an arrival time saturates at the end of the clock.
     #[inline(always)]
     fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Result<PaceState, Moment> {
+        if let Ok(arrival) = u64::try_from(state.arrival)
+            && let Some(Ok(next)) = self.decide_in_a_word(arrival, now, cost)
+        {
+            return Ok(PaceState {
+                arrival: next.into(),
+            });
+        }
         let used = self.backlog(state, now).saturating_add(self.parts_of(cost));
         if used <= self.tolerance {
             Ok(PaceState {
