@@ -237,6 +237,14 @@ mod tests {
         Moment::from_nanos(seconds * SECOND)
     }
 
+    /// A paused clock may show it.
+    #[test]
+    fn an_instant_before_the_first_reading_can_be_read() {
+        let now = Instant::now();
+        let earlier = Reading::of(now - Duration::from_secs(60));
+        assert_eq!(Reading::of(now).nanos_since(earlier), Some(60 * SECOND));
+    }
+
     /// Invariant 1, under clock steps.
     #[test]
     fn a_clock_that_steps_back_goes_on_from_its_latest_reading() {

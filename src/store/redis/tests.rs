@@ -2,6 +2,8 @@
 //!
 //! The scripts read the clock of the test, and their keys do not expire meanwhile.
 
+#[path = "../../../tests/integration/support/ports.rs"]
+mod ports;
 #[path = "../../../tests/integration/support/redis_server.rs"]
 #[allow(dead_code, reason = "tests of faults use the rest")]
 mod redis_server;

@@ -1,12 +1,12 @@
 //! A Redis Cluster that a test starts for itself and may break.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue, Value};
 
+use super::ports::free_port;
 use super::redis_server::RedisServer;
 
 /// The nodes of a cluster, which end when this is dropped: three masters, then a replica of each if there are six.
@@ -143,12 +143,7 @@ fn address(node: &RedisServer) -> String {
 
 /// A node needs a second port, for the other nodes.
 fn start_node(options: &[&str]) -> RedisServer {
-    let bus = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-        .to_string();
+    let bus = free_port().to_string();
     RedisServer::start(
         &[
             &["--cluster-enabled", "yes", "--cluster-port", &bus],

@@ -1,12 +1,13 @@
 //! A Redis server that a test starts for itself, on a free port of the loopback.
 
 use std::error::Error;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
+
+use super::ports::free_port;
 
 /// A server process, which ends when this is dropped.
 pub(crate) struct RedisServer {
@@ -23,11 +24,7 @@ impl RedisServer {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("tollgate-redis-{}-{number}", process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let child = spawn(port, &folder, &options);
         let mut server = Self {

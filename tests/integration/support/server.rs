@@ -1,11 +1,13 @@
 //! A database server that a test starts for itself and may kill. The server keeps all changes that it has acknowledged, as in production.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
+
+use super::ports::free_port;
 
 /// A server process, which ends when this is dropped.
 pub(crate) struct Server {
@@ -23,11 +25,7 @@ impl Server {
         let folder = format!("tollgate-{name}-{}-server{number}", process::id());
         let folder = env::temp_dir().join(folder);
         fs::create_dir_all(&folder).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let child = spawn(name, &folder, port);
         let server = Self {
             name,
