@@ -17,6 +17,7 @@ mod run;
 #[path = "../../tests/integration/support"]
 #[allow(dead_code, unused_qualifications, reason = "the tests use the rest")]
 mod support {
+    pub(crate) mod ports;
     pub(crate) mod redis_cluster;
     pub(crate) mod redis_server;
 }
