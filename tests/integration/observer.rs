@@ -12,7 +12,7 @@ use tokio::time::advance;
 use tokio_test::assert_ready_ok;
 use tollgate::{
     AcquireError, EventKind, FlowId, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Observer,
-    OpenWait, Throttle, WaitEnd, WaitStart,
+    OpenWait, Policy, Throttle, WaitEnd, WaitStart,
 };
 
 /// Records each call as text.
@@ -408,6 +408,26 @@ async fn a_limiter_can_have_closures_and_observers() {
     let keyed = keyed.build().unwrap();
     assert!(keyed.try_acquire(&7).is_ok() && keyed.try_acquire(&7).is_err());
     assert_eq!(seen.load(Relaxed), 3);
+}
+
+/// A ban lasts a minute. A denial during a ban starts none.
+#[tokio::test(start_paused = true)]
+async fn a_ban_of_a_key_is_reported_when_it_starts() {
+    let banned: Arc<AtomicU64> = Arc::default();
+    let count = Arc::clone(&banned);
+    let policy = "penalty 1 falling 1/h ban 1m".parse::<Policy>().unwrap();
+    let keyed = KeyedLimiter::<u8>::builder(policy).on_event(move |event| {
+        if matches!(event.kind, EventKind::Banned { .. }) {
+            count.fetch_add(1, Relaxed);
+        }
+    });
+    let keyed = keyed.build().unwrap();
+    assert!(keyed.try_acquire(&7).is_ok());
+    for seconds in 0..2 {
+        assert!(keyed.try_acquire(&7).is_err());
+        assert_eq!(banned.load(Relaxed), 1, "{seconds}");
+        advance(Duration::from_secs(1)).await;
+    }
 }
 
 /// An event prints as one line, which has the name of the limiter and the key.
