@@ -58,7 +58,7 @@ impl RequestOptions {
         }
     }
 
-    /// Whether it has nothing but a cost, if it blocks no thread.
+    /// Whether a request that does not block a thread has nothing but a cost.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
         let untimed = self.timeout.is_none() && self.rare.is_none();

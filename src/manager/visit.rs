@@ -189,7 +189,7 @@ impl<'a> Visit<'a> {
 }
 
 impl Unapplied {
-    /// Whether there is nothing to do. Where effects are unfinished, there are some.
+    /// Whether there is nothing to do. Unfinished effects are never empty.
     pub(super) fn is_empty(&self) -> bool {
         let Self {
             effects,

@@ -193,10 +193,13 @@ impl<'a> InChannel<'a> {
         Some(denial)
     }
 
-    /// Denies a request while no other waits: nothing follows from it.
+    /// Denies a request while no other waits and nothing is observed: then a denial has no effects.
     #[cold]
     fn deny(mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
-        (state.schedule).deny(now, Costs::plain(cost), false, &mut Effects::default())
+        let mut effects = Effects::default();
+        let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
+        debug_assert!(effects.is_empty(), "{effects:?}");
+        denial
     }
 
     /// The slow path of [`InChannel::try_acquire`], where the request is not decided in place.
