@@ -87,16 +87,21 @@ use crate::strategy::{Moment, Outcome, Unit};
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
+    // In another order, the compiler may move words as a block that were written one by one, which stalls the processor for longer than
+    // a call takes. So the fields that a drop does not read stand together, and `origin` does not follow `at`, as it does in a
+    // `TimedGrant`.
     /// `None` after `forget`, and for a permit that holds nothing. If the limiter of such a permit can be found, it is found by
     /// `id_prefix`.
     manager: Option<Arc<Manager>>,
+    cost: u64,
     /// Set only while `manager` is `None`.
     id_prefix: u64,
-    /// The origin of the clock that `grant.at` was read from. It is not next to that field, as it is in a [`TimedGrant`], because the
-    /// compiler would then move the two as a block, which stalls: see [`Permit::new`].
+    /// The origin of the clock that `at` was read from.
     origin: ClockOrigin,
-    cost: u64,
-    grant: Grant,
+    /// As in the [`Grant`], as are the next two.
+    at: Moment,
+    fence: u64,
+    claim: Claim,
 }
 
 impl Permit {
@@ -173,7 +178,7 @@ impl Permit {
     /// Checks that the permit holds a place by the plain cost. Only such a place is divisible: other units are recorded for the
     /// whole grant, under its fence or its lease.
     fn check_divisible(&self) -> Result<(), SplitError> {
-        match self.grant.claim {
+        match self.claim {
             Claim::PLACE => Ok(()),
             claim if claim.lease().is_some() => Err(SplitError::HasTtl),
             claim if claim.names_units() => Err(SplitError::CountsByUnit),
@@ -194,8 +199,8 @@ impl Permit {
             return Err(MergeErrorKind::OtherLimiter);
         }
         // The bound of a refund depends on the later grants, and a sample is timed from the grant.
-        let is_timeless = self.grant.at == Moment::NEVER && other.grant.at == Moment::NEVER;
-        if self.grant.fence == other.grant.fence || is_timeless {
+        let is_timeless = self.at == Moment::NEVER && other.at == Moment::NEVER;
+        if self.fence == other.fence || is_timeless {
             Ok(())
         } else {
             Err(MergeErrorKind::OtherGrant)
@@ -204,24 +209,32 @@ impl Permit {
 }
 
 impl Permit {
-    /// Inlined into the caller, because a permit is several words. Writing the words one by one and then moving them as a block
-    /// stalls the processor for longer than the rest of the call takes.
+    /// Inlined into the caller, so that the words of the permit are written where it stays.
     #[inline(always)]
-    pub(crate) fn new(
-        manager: &Arc<Manager>,
+    pub(crate) fn new(manager: &Arc<Manager>, granted: TimedGrant, cost: u64) -> Self {
+        if granted.grant.claim.holds() || !manager.is_registered() {
+            return Self::of(Some(Arc::clone(manager)), 0, granted, cost);
+        }
+        Self::spent(manager.id_prefix(), granted, cost)
+    }
+
+    #[inline(always)]
+    fn of(
+        manager: Option<Arc<Manager>>,
+        id_prefix: u64,
         TimedGrant { grant, origin }: TimedGrant,
         cost: u64,
     ) -> Self {
-        if grant.claim.holds() || !manager.is_registered() {
-            return Self {
-                manager: Some(Arc::clone(manager)),
-                id_prefix: 0,
-                cost,
-                grant,
-                origin,
-            };
+        let Grant { fence, claim, at } = grant;
+        Self {
+            manager,
+            cost,
+            id_prefix,
+            origin,
+            at,
+            fence,
+            claim,
         }
-        Self::spent(manager.id_prefix(), TimedGrant { grant, origin }, cost)
     }
 
     /// A permit of a rate. The permit holds no place and no handle of its limiter.
@@ -262,7 +275,7 @@ impl Permit {
             .manager
             .as_ref()
             .map_or(self.id_prefix, |manager| manager.id_prefix());
-        PermitId::new(id_prefix, self.grant.fence)
+        PermitId::new(id_prefix, self.fence)
     }
 
     /// A number, from 1 on, that rises with every grant of the limiter.
@@ -276,7 +289,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub const fn fence(&self) -> u64 {
-        self.grant.fence
+        self.fence
     }
 
     /// The units that the permit was granted for. For a part of a [split](Permit::split) permit, the units of that part.
@@ -307,7 +320,7 @@ impl Permit {
         self.manager
             .as_ref()?
             .release_channel()
-            .cost_details(self.grant.fence)?
+            .cost_details(self.fence)?
             .get(Unit::new(unit))
     }
 
@@ -319,7 +332,7 @@ impl Permit {
     /// the limiter [records it](crate::LimiterBuilder::record_grant_time), which has an example.
     #[must_use]
     pub fn acquired_at(&self) -> Option<Instant> {
-        self.origin.instant(self.grant.at)
+        self.origin.instant(self.at)
     }
 
     /// When the permit will be reclaimed, on tokio's clock; `None` without a TTL, or after the reclaim. See
@@ -327,17 +340,14 @@ impl Permit {
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         let (manager, lease) = self.leased()?;
-        manager
-            .release_channel()
-            .expires_at(lease, self.grant.fence)
+        manager.release_channel().expires_at(lease, self.fence)
     }
 
     /// Whether the TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.leased().is_none_or(|(manager, lease)| {
-            manager.release_channel().is_live(lease, self.grant.fence)
-        })
+        self.leased()
+            .is_none_or(|(manager, lease)| manager.release_channel().is_live(lease, self.fence))
     }
 
     /// Completes when the permit is reclaimed: at once if it was already, and never without a TTL. The future needs a tokio
@@ -357,7 +367,7 @@ impl Permit {
     /// A future that completes when the permit is reclaimed. `None` if the permit has no TTL.
     pub(crate) fn watch_reclaim(&self) -> Option<Watch> {
         self.leased()
-            .map(|(manager, lease)| manager.reclaimed(lease, self.grant.fence))
+            .map(|(manager, lease)| manager.reclaimed(lease, self.fence))
     }
 
     /// Restarts the TTL. Returns whether the permit is live: a permit whose TTL has passed is not revived. Without a TTL, does
@@ -365,7 +375,7 @@ impl Permit {
     #[must_use = "`false` means that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
         self.leased()
-            .is_none_or(|(manager, lease)| manager.release_channel().renew(lease, self.grant.fence))
+            .is_none_or(|(manager, lease)| manager.release_channel().renew(lease, self.fence))
     }
 
     /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl), which caps it.
@@ -390,7 +400,7 @@ impl Permit {
         self.leased().is_none_or(|(manager, lease)| {
             manager
                 .release_channel()
-                .set_own_ttl(lease, self.grant.fence, nonzero_nanos(ttl), true)
+                .set_own_ttl(lease, self.fence, nonzero_nanos(ttl), true)
         })
     }
 
@@ -410,7 +420,7 @@ impl Permit {
     /// ```
     pub fn forget(mut self) {
         if let Some(manager) = self.manager.take() {
-            manager.release_channel().forget(self.grant);
+            manager.release_channel().forget(self.grant());
         }
     }
 
@@ -496,7 +506,7 @@ impl Permit {
         self.take_limiter().is_some_and(|manager| {
             manager
                 .release_channel()
-                .settle(self.grant, self.cost, actual, outcome)
+                .settle(self.grant(), self.cost, actual, outcome)
         })
     }
 
@@ -524,7 +534,7 @@ impl Permit {
         self.take_limiter().is_some_and(|manager| {
             manager
                 .release_channel()
-                .report(self.grant, self.cost, outcome)
+                .report(self.grant(), self.cost, outcome)
         })
     }
 
@@ -551,7 +561,14 @@ impl Permit {
 
     /// Whether the permit is counted as in flight.
     pub(crate) fn holds_place(&self) -> bool {
-        self.grant.claim.holds_place()
+        self.claim.holds_place()
+    }
+
+    fn grant(&self) -> Grant {
+        let &Self {
+            fence, claim, at, ..
+        } = self;
+        Grant { fence, claim, at }
     }
 
     /// Takes the limiter out, so that the drop releases nothing.
@@ -562,7 +579,7 @@ impl Permit {
     }
 
     fn leased(&self) -> Option<(&Arc<Manager>, Index)> {
-        self.manager.as_ref().zip(self.grant.claim.lease())
+        self.manager.as_ref().zip(self.claim.lease())
     }
 }
 
@@ -573,28 +590,28 @@ impl FromGrant for Permit {
     }
 
     #[inline(always)]
-    fn spent(id_prefix: u64, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
-        Self {
-            manager: None,
-            id_prefix,
-            cost,
-            grant,
-            origin,
-        }
+    fn spent(id_prefix: u64, granted: TimedGrant, cost: u64) -> Self {
+        Self::of(None, id_prefix, granted, cost)
     }
 }
 
 impl Drop for Permit {
-    /// The check is inlined into the caller: most permits of rates hold nothing.
-    #[inline]
+    /// The check is inlined into the caller: most permits of rates hold nothing. It passes values on, not references to fields, because
+    /// a caller that passes a reference must keep the permit in one block of memory, and moves it as one.
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(manager) = &self.manager {
-            manager.release(self.grant.fence, self.cost, self.grant.claim);
+        if let Some(manager) = self.manager.take() {
+            release(manager, self.fence, self.cost, self.claim);
         }
     }
 }
 
-debug_fields! { Permit, |permit| id = permit.id(), fence = permit.grant.fence, cost = permit.cost }
+#[inline(never)]
+fn release(manager: Arc<Manager>, fence: u64, cost: u64, claim: Claim) {
+    manager.release(fence, cost, claim);
+}
+
+debug_fields! { Permit, |permit| id = permit.id(), fence = permit.fence, cost = permit.cost }
 
 /// Why a permit was not [split](Permit::split), which has an example. The permit is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

@@ -211,18 +211,11 @@ impl Gate {
         cost: u64,
         caller: Caller,
     ) -> Result<Grant, Moment> {
-        if !self.limits.is_one() {
-            return self.admit_by_all(now, cost, caller);
+        if self.limits.is_one() {
+            self.limits.admit_by_one(now, cost)?;
+        } else {
+            self.limits.admit_by_all(now, cost)?;
         }
-        self.limits.admit_by_one(now, cost)?;
-        Ok(self.grant(now, Costs::plain(cost), caller, true))
-    }
-
-    /// [`Gate::admit_plain`] of a policy of several limits. It is not inlined, and makes the grant itself: shared code at the end
-    /// would slow down a grant by one limit.
-    #[inline(never)]
-    fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        self.limits.admit_by_all(now, cost)?;
         Ok(self.grant(now, Costs::plain(cost), caller, true))
     }
 

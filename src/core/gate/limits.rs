@@ -387,7 +387,7 @@ impl Limits {
     }
 
     /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         let first = self.first.state.decide(now, cost);
         let mut denied_until = first.err();
