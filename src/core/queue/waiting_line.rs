@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ptr;
+use std::task::Waker;
 
 use crate::core::queue::waiter::{Waiter, WaiterId};
 use crate::core::request::Caller;
@@ -47,7 +48,15 @@ impl Chunk {
         if deadline != Moment::NEVER || !ptr::eq(caller, self.caller) || self.exceptions.is_some() {
             self.push_exception(deadline, caller);
         }
-        self.waiters.push_back(waiter);
+        let Waiter { id, cost, waker } = waiter;
+        self.push_words(id, cost, waker);
+    }
+
+    /// Not inlined, so that the words come in registers. A waiter that was written word by word and is then moved as a block stalls the
+    /// processor.
+    #[inline(never)]
+    fn push_words(&mut self, id: WaiterId, cost: u64, waker: Waker) {
+        self.waiters.push_back(Waiter { id, cost, waker });
     }
 
     #[inline(never)]
