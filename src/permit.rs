@@ -88,16 +88,16 @@ use crate::strategy::{Moment, Outcome, Unit};
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
     // In another order, the compiler may move words as a block that were written one by one, which stalls the processor for longer than
-    // a call takes. So the fields that a drop does not read stand together, and `origin` does not follow `at`, as it does in a
+    // a call takes. So the fields that a drop does not read stand together, and `origin` is not beside `at`, as it is in a
     // `TimedGrant`.
     /// `None` after `forget`, and for a permit that holds nothing. If the limiter of such a permit can be found, it is found by
     /// `id_prefix`.
     manager: Option<Arc<Manager>>,
     cost: u64,
-    /// Set only while `manager` is `None`.
-    id_prefix: u64,
     /// The origin of the clock that `at` was read from.
     origin: ClockOrigin,
+    /// Set only while `manager` is `None`.
+    id_prefix: u64,
     /// As in the [`Grant`], as are the next two.
     at: Moment,
     fence: u64,
