@@ -232,7 +232,6 @@ pub mod fuzzing;
 pub mod guide;
 #[cfg(feature = "http")]
 pub mod layers;
-mod lock;
 mod manager;
 mod observe;
 mod overflow;

@@ -52,8 +52,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::core::gate::plan::Plan;
-use crate::lock::Lock;
 use crate::policy::{Limit, Policy};
 use crate::text::ParseError;
 
@@ -257,7 +258,7 @@ debug_fields! { ReleaseListener, |listener| is_closed = listener.is_closed() }
 
 /// The listeners of a store for releases in this process, each with its limiter.
 #[derive(Debug, Default)]
-struct Listeners(Lock<Vec<(Arc<str>, ReleaseListener)>>);
+struct Listeners(Mutex<Vec<(Arc<str>, ReleaseListener)>>);
 
 impl Listeners {
     fn add(&self, limiter: &Arc<str>, listener: ReleaseListener) {

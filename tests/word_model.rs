@@ -22,8 +22,22 @@ mod core {
 }
 
 mod sync {
+    pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+    /// Behaves as the type of parking_lot.
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
 
     /// Behaves as the type of the standard library, because loom has none.
     #[derive(Debug)]
@@ -51,7 +65,7 @@ mod sync {
         }
 
         pub(crate) fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
-            let _setting = self.setting.lock().unwrap();
+            let _setting = self.setting.lock();
             let value = self.value.get_or_init(value);
             self.is_set.store(1, Ordering::Release);
             value

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::Acquire, fence};
 
 use foldhash::quality::SeedableRandomState;
+use parking_lot::Mutex;
 
 use super::key::{
     Active, Idle, IdleKey, IdleState, KeptHash, KeyEntry, KeyRef, KeySnapshot, KeyWord,
@@ -28,7 +29,6 @@ use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::{AllKeysHold, PauseScope};
-use crate::lock::Lock;
 use crate::manager::{AtRest, Clock, FinalTotals, Manager, Unapplied};
 use crate::observe::Observers;
 use crate::snapshot::KeyTotals;
@@ -484,7 +484,7 @@ pub(super) enum Change {
 /// that are under way in the order of their numbers, in the thread that reaches it first. So the keys of all shards end in the
 /// same state.
 #[derive(Debug, Default)]
-pub(super) struct Changes(Lock<ChangeLog>);
+pub(super) struct Changes(Mutex<ChangeLog>);
 
 #[derive(Debug, Default)]
 struct ChangeLog {

@@ -2,9 +2,9 @@
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use foldhash::quality::SeedableRandomState;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::key::KeptHash;
 use super::shard::{Removed, Samples, Shard};
@@ -99,7 +99,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     }
 
     /// The shard of a key. The only foreign code under its lock is the `Eq` and `Clone` of keys. A panic in that code has changed
-    /// nothing, so a poisoned lock is used on.
+    /// nothing, so the shard can be used on.
     #[inline(always)]
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
         // These bits differ from those that choose the slot.
@@ -110,10 +110,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     /// The shard of this number, below [`Shards::count`].
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> ShardGuard<'_, K, W, H> {
-        self.shards[index]
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].0.lock()
     }
 
     /// Changes a shard by a closure that may remove keys.
@@ -202,11 +199,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
 
     /// A shard, unless it is locked.
     fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, K, W, H>> {
-        match self.shards[index].0.try_lock() {
-            Err(TryLockError::WouldBlock) => None,
-            Ok(other) => Some(other),
-            Err(TryLockError::Poisoned(other)) => Some(other.into_inner()),
-        }
+        self.shards[index].0.try_lock()
     }
 
     /// Counts one more key, if there is room.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::core::request::{Actual, CostDetails};
-use crate::lock::Lock;
 use crate::permit::Permit;
 use crate::strategy::{Outcome, Unit};
 
@@ -24,7 +25,7 @@ use crate::strategy::{Outcome, Unit};
 /// assert_eq!((cost.get_of("input_tokens"), cost.get_of("output_tokens"), cost.get()), (Some(912), Some(350), None));
 /// ```
 #[derive(Clone, Default)]
-pub struct ActualCost(Arc<Lock<KnownCost>>);
+pub struct ActualCost(Arc<Mutex<KnownCost>>);
 
 #[derive(Default)]
 struct KnownCost {

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
-use std::sync::{Arc, LazyLock, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::store::StoreLink;
 use crate::core::gate::Gate;
@@ -18,7 +20,6 @@ use crate::core::schedule::{Options, Schedule};
 use crate::core::suspension::AllKeysHold;
 use crate::core::word::packed_rate::MAX_PLACES;
 use crate::event::EventKind;
-use crate::lock::Lock;
 use crate::manager::channels::RequestOptions;
 use crate::manager::lock::guard::{self, Guarded, PeekGuard, Source};
 use crate::manager::lock::state::State;
@@ -35,7 +36,7 @@ pub(super) type Locked<'a> = guard::Locked<'a, PerPlan>;
 
 /// The manager of one limiter or one key. As long as no request of a key with plain places has waited, this is all of its manager:
 /// with the counts of the `Arc` around it, one cache line. With a state from the start, each of a million keys with a place in use
-/// would take about 480 bytes instead of 91 (W5 in BENCHMARKS.md).
+/// would take about 510 bytes instead of 91 (W5 in BENCHMARKS.md).
 #[derive(Debug)]
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
@@ -63,7 +64,7 @@ pub(crate) struct PerPlan {
     /// The random part of the permit ids of manager number 0.
     id_prefix: u64,
     /// The clock of a new state.
-    clock: Lock<Clock>,
+    clock: Mutex<Clock>,
     pub(super) time_source: TimeSource,
     /// Whether time mattered to the latest request under a lock.
     reads_clock: AtomicBool,
@@ -122,7 +123,7 @@ impl PerPlan {
             observed: options.observed,
             reads_clock: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
-            clock: Lock::new(clock),
+            clock: Mutex::new(clock),
             plan,
             options,
             origin,
@@ -404,6 +405,6 @@ impl Drop for Manager {
 
 /// The registered managers, by the random part of their permits' ids.
 fn registered_managers() -> MutexGuard<'static, HashMap<u64, Weak<Manager>>> {
-    static MANAGERS: LazyLock<Lock<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Lock::default);
+    static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mutex::default);
     MANAGERS.lock()
 }

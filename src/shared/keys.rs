@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::lock::Lock;
+use parking_lot::Mutex;
+
 use crate::manager::Manager;
 use crate::snapshot::KeyTotals;
 use crate::store::Release;
@@ -11,7 +12,7 @@ use crate::store::Release;
 /// The keys that are in use in this process, each with a manager.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    managers: Lock<HashMap<Arc<[u8]>, Weak<Manager>>>,
+    managers: Mutex<HashMap<Arc<[u8]>, Weak<Manager>>>,
 }
 
 impl Keys {

@@ -7,12 +7,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::keys::Keys;
 use crate::core::gate::plan::Plan;
 use crate::core::session::{PolicyTerms, PrefetchOptions};
 use crate::error::StoreError;
 use crate::exchange::{Call, Scope};
-use crate::lock::Lock;
 use crate::manager::{FollowsStore, nonzero_nanos};
 use crate::policy::{Limit, Policy};
 use crate::store::{Release, ReleaseListener, Store, read_policy};
@@ -37,7 +38,7 @@ pub(super) struct PolicyInForce {
     keys: Arc<Keys>,
     /// Whether the store reports turns to this process. It listens from the first policy on that counts places.
     hears_turns: OnceLock<bool>,
-    terms: Lock<Arc<PolicyTerms>>,
+    terms: Mutex<Arc<PolicyTerms>>,
 }
 
 impl PolicyInForce {
@@ -62,9 +63,9 @@ impl PolicyInForce {
             options,
             keys,
             hears_turns: OnceLock::new(),
-            terms: Lock::new(Arc::new(first)),
+            terms: Mutex::new(Arc::new(first)),
         };
-        this.terms = Lock::new(this.terms_of(plan, revision));
+        this.terms = Mutex::new(this.terms_of(plan, revision));
         this
     }
 

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::ready;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{KeyPage, Listeners, ReleaseListener, Store, StoreFuture};
 use crate::core::ledger::{Agreement, Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
-use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
@@ -30,7 +30,7 @@ struct MemoryShared {
     built: Instant,
     /// The wall clock when the store was built.
     since_epoch: Duration,
-    kept: Lock<KeptState>,
+    kept: Mutex<KeptState>,
     listeners: Listeners,
 }
 
@@ -60,7 +60,7 @@ impl MemoryStore {
             shared: Arc::new(MemoryShared {
                 built: Instant::now(),
                 since_epoch,
-                kept: Lock::default(),
+                kept: Mutex::default(),
                 listeners: Listeners::default(),
             }),
         }

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::{Agreement, Damaged, Encoded, Ledger, Offer};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
-use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
@@ -59,7 +60,7 @@ pub struct Decided {
 
 /// A cache of data that a store has made from the policies of recent calls.
 #[derive(Debug)]
-pub(super) struct PolicyCache<K, T>(Lock<HashMap<K, Arc<T>>>);
+pub(super) struct PolicyCache<K, T>(Mutex<HashMap<K, Arc<T>>>);
 
 /// A policy as the rules need it for each call.
 struct PolicyRules {
@@ -240,7 +241,7 @@ impl<K: Eq + Hash, T> PolicyCache<K, T> {
 
 impl<K, T> Default for PolicyCache<K, T> {
     fn default() -> Self {
-        Self(Lock::default())
+        Self(Mutex::default())
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::background::background;
 use super::{Listeners, ReleaseListener};
-use crate::lock::Lock;
 
 /// How often the task checks that its connection answers, and that a listener is left.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 #[derive(Debug, Default)]
 pub(super) struct ServedListeners {
     pub(super) listeners: Listeners,
-    is_served: Lock<bool>,
+    is_served: Mutex<bool>,
     /// Signals that a listener was added.
     pub(super) added: Notify,
 }

@@ -10,7 +10,7 @@
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::sync::Ordering::Relaxed;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock};
@@ -160,10 +160,7 @@ impl<S: Source> Guarded<S> {
     /// would continue, because a limiter that fails for ever is worse.
     #[inline(always)]
     fn lock_state(&self) -> MutexGuard<'_, S::State> {
-        self.inner()
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner().state.lock()
     }
 
     #[inline(always)]

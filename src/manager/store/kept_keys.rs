@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use crate::lock::Lock;
 use crate::manager::time::Driven;
 use crate::strategy::MAX_SPAN_NANOS;
 
@@ -18,7 +18,7 @@ const MAX_DENIED: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Keeps the managers until their pauses or denials have ended. They hold the [link](super::link) that this is part of:
 /// [`end`](Self::end) breaks the circle.
 #[derive(Debug)]
-pub(crate) struct KeptKeys(Lock<Option<KeptManagers>>);
+pub(crate) struct KeptKeys(Mutex<Option<KeptManagers>>);
 
 #[derive(Debug, Default)]
 struct KeptManagers {
@@ -31,7 +31,7 @@ struct KeptManagers {
 
 impl KeptKeys {
     pub(super) fn new() -> Self {
-        Self(Lock::new(Some(KeptManagers::default())))
+        Self(Mutex::new(Some(KeptManagers::default())))
     }
 
     /// Keeps a manager for a pause or a close, which must not be lost.

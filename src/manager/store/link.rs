@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::breaker::Breakers;
@@ -15,7 +16,6 @@ use crate::core::session::{CallAnswer, CallFailed};
 use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Call, ReplyTerms};
-use crate::lock::Lock;
 use crate::manager::time::runtimes;
 use crate::observe::KeyedObservers;
 use crate::snapshot::KeyTotals;
@@ -31,16 +31,16 @@ pub(crate) struct StoreLink {
     pub(crate) observer: Arc<KeyedObservers>,
     pub(crate) kept: KeptKeys,
     /// The totals of managers that were dropped.
-    pub(crate) counted: Lock<KeyTotals>,
+    pub(crate) counted: Mutex<KeyTotals>,
     /// Also receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
     policy: Arc<dyn FollowsStore>,
     /// Whether the limiter was used since the latest look at the policy in the store.
     was_used: AtomicBool,
     /// The latest call for the empty key, by which the policy in the store is known.
-    known_at: Lock<Option<Instant>>,
+    known_at: Mutex<Option<Instant>>,
     /// Whether a task looks at the policy in the store.
     is_watched: AtomicBool,
-    breakers: Lock<Breakers>,
+    breakers: Mutex<Breakers>,
 }
 
 /// The policy of a limiter, which follows that of the store.
@@ -78,12 +78,12 @@ impl StoreLink {
             deadline,
             observer,
             kept: KeptKeys::new(),
-            counted: Lock::default(),
+            counted: Mutex::default(),
             policy,
             was_used: AtomicBool::new(false),
-            known_at: Lock::default(),
+            known_at: Mutex::default(),
             is_watched: AtomicBool::new(false),
-            breakers: Lock::new(Breakers::new(longest_pause)),
+            breakers: Mutex::new(Breakers::new(longest_pause)),
         }
     }
 
@@ -291,8 +291,8 @@ mod tests {
         panics: bool,
         start: Instant,
         /// When the store was called, in milliseconds.
-        calls: Lock<Vec<u128>>,
-        followed: Lock<Vec<u64>>,
+        calls: Mutex<Vec<u128>>,
+        followed: Mutex<Vec<u64>>,
     }
 
     impl Revisions {
@@ -303,8 +303,8 @@ mod tests {
                 answers_within: None,
                 panics: false,
                 start: Instant::now(),
-                calls: Lock::default(),
-                followed: Lock::default(),
+                calls: Mutex::default(),
+                followed: Mutex::default(),
             }
         }
 

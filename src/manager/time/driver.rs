@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -21,7 +22,6 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::{Driven, Next, runtimes, timekeeper};
 use crate::contain_panic::contain_panic;
-use crate::lock::Lock;
 
 #[derive(Debug)]
 pub(crate) enum TimerHost<D: Driven> {
@@ -139,7 +139,7 @@ const BATCH: usize = 64;
 /// The drivers of the active keys of a keyed limiter: in each runtime, one task runs each manager when it is due.
 #[derive(Debug)]
 pub(crate) struct SharedDriver<D: Driven> {
-    runtimes: Lock<Vec<RuntimeTimers<D>>>,
+    runtimes: Mutex<Vec<RuntimeTimers<D>>>,
     /// Whether the [timekeeper] comes before the tasks.
     precise: bool,
 }
@@ -200,7 +200,7 @@ fn addr<D>(manager: &D) -> ManagerAddr {
 impl<D: Driven> SharedDriver<D> {
     pub(crate) fn new(precise: bool) -> Arc<Self> {
         Arc::new(Self {
-            runtimes: Lock::new(Vec::new()),
+            runtimes: Mutex::new(Vec::new()),
             precise,
         })
     }

@@ -2,10 +2,11 @@
 //!
 //! The crate quanta reads the counter, because an instruction for that needs unsafe code, and measures how fast it counts.
 
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{LazyLock, Mutex};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Reading;
@@ -101,7 +102,7 @@ impl CounterClock {
         let before = self.counted();
         let now = Reading::of(system_clock());
         let counted = self.counted();
-        if comparing.is_ok() && before > 0 && counted.wrapping_sub(before) <= LONGEST {
+        if comparing.is_some() && before > 0 && counted.wrapping_sub(before) <= LONGEST {
             self.ahead.store(now.0.wrapping_sub(counted), Relaxed);
             self.compared.store(counted, Release);
         }

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use tokio::runtime::{self, Handle};
-
-use crate::lock::Lock;
 
 /// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the
 /// first need not be the one that is polled.
@@ -88,7 +87,7 @@ const MAX_WITHOUT_TIMERS: usize = 32;
 ///
 /// Tokio has no call that reports this: a timer that is made there panics, and the panic hook runs. The result is kept for all
 /// limiters and keys, so that the panic happens once in each such runtime.
-static WITHOUT_TIMERS: Lock<Vec<runtime::Id>> = Lock::new(Vec::new());
+static WITHOUT_TIMERS: Mutex<Vec<runtime::Id>> = Mutex::new(Vec::new());
 /// Whether there is any, so that drivers need not lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 

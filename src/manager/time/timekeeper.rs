@@ -11,15 +11,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, LazyLock, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 
 use super::{Driven, Next};
-use crate::lock::Lock;
 
 /// One appointment of a manager.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ type Address = usize;
 
 #[derive(Debug, Default)]
 struct Timekeeper {
-    calendar: Lock<Calendar>,
+    calendar: Mutex<Calendar>,
     changed: Condvar,
     /// Ends the spinning of the thread when an earlier instant is announced. `changed` ends its sleep.
     has_changed: AtomicBool,
@@ -206,19 +206,15 @@ impl Timekeeper {
     }
 
     /// Waits until the next appointment, or until an earlier one is announced.
-    fn wait(&self, calendar: MutexGuard<'_, Calendar>, lead: &mut Lead) {
+    fn wait(&self, mut calendar: MutexGuard<'_, Calendar>, lead: &mut Lead) {
         let Some(at) = calendar.next() else {
-            drop(self.changed.wait(calendar));
+            self.changed.wait(&mut calendar);
             return;
         };
         let early = at.checked_sub(lead.time()).unwrap_or(at);
         let asleep = early.saturating_duration_since(Instant::now());
         if !asleep.is_zero() {
-            let (_calendar, waited) = self
-                .changed
-                .wait_timeout(calendar, asleep)
-                .unwrap_or_else(PoisonError::into_inner);
-            if waited.timed_out() {
+            if self.changed.wait_for(&mut calendar, asleep).timed_out() {
                 lead.learn(early.elapsed());
             }
             return;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use futures_util::future::{select, try_join, try_join3, try_join4};
 use futures_util::stream::StreamExt as _;
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
@@ -24,7 +25,6 @@ use super::super::sql::table::{Pool, ReadRow, RowTable, SqlServer, Taken, Write,
 use super::super::sql::{SPARED_MICROS, expires, hex_digits, must_create, read_state};
 use crate::error::StoreError;
 use crate::exchange::Scope;
-use crate::lock::Lock;
 use crate::store::Release;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
@@ -47,7 +47,7 @@ pub(super) struct PostgresConnection {
     reader: AbortHandle,
     timeout: Duration,
     /// Since when a statement has waited for an answer. Its caller may have given up.
-    silent_since: Lock<Option<Instant>>,
+    silent_since: Mutex<Option<Instant>>,
     read: Statement,
     update: Statement,
     insert: Statement,
@@ -115,7 +115,7 @@ impl PostgresConnection {
             client,
             reader,
             timeout,
-            silent_since: Lock::default(),
+            silent_since: Mutex::default(),
             read,
             update,
             insert,
@@ -262,7 +262,7 @@ pub(super) struct PostgresServer {
     pub(super) sql: SqlServer,
     pub(super) connector: Connector,
     /// For statements that are transactions of their own.
-    connections: Arc<Mutex<Vec<Arc<PostgresConnection>>>>,
+    connections: Arc<AsyncMutex<Vec<Arc<PostgresConnection>>>>,
     /// Whether another connection is being made.
     grows: AtomicBool,
     /// For transactions that hold a lock. Each has a connection of its own.

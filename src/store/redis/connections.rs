@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
@@ -16,20 +17,19 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::StoreError;
-use crate::lock::Lock;
 
 /// The most runtimes of which a task is kept. If more runtimes call, the oldest task is given up for a new one.
 const MAX_RUNTIMES: usize = 32;
 
 /// The tasks that are not given up, one for each runtime, the newest last.
-pub(super) struct Tasks<T>(Lock<Vec<(runtime::Id, Task<T>)>>);
+pub(super) struct Tasks<T>(Mutex<Vec<(runtime::Id, Task<T>)>>);
 
 /// The result of a task, which goes on when a caller is dropped.
 pub(super) type Task<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
 
 impl<T: Clone + Send + Sync + 'static> Tasks<T> {
     pub(super) const fn new() -> Self {
-        Self(Lock::new(Vec::new()))
+        Self(Mutex::new(Vec::new()))
     }
 
     /// The task of this runtime, which runs `made` if there is none. `store` is the name in errors.

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
 use redis::{Client, Cmd, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::{Connections, Task, Tasks, answer_error, call_error, connect_error};
 use crate::error::StoreError;
-use crate::lock::Lock;
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
@@ -47,7 +47,7 @@ pub(super) struct Servers {
 
 /// What is known of a cluster.
 struct Cluster {
-    slots: Lock<SlotOwners>,
+    slots: Mutex<SlotOwners>,
     learning: Tasks<()>,
 }
 
@@ -84,7 +84,7 @@ impl Servers {
             timeout,
             given,
             cluster: Some(Cluster {
-                slots: Lock::default(),
+                slots: Mutex::default(),
                 learning: Tasks::new(),
             }),
             followed: AtomicUsize::new(0),

@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::KeyState;
 use crate::exchange::Scope;
-use crate::lock::Lock;
 
 #[derive(Debug)]
 pub(in crate::store) struct RowCache {
-    rows: Lock<Rows>,
-    clock: Lock<Option<ServerClock>>,
+    rows: Mutex<Rows>,
+    clock: Mutex<Option<ServerClock>>,
     /// The version of the next row that is written.
     version: AtomicU64,
 }
@@ -57,8 +58,8 @@ impl Default for RowCache {
     fn default() -> Self {
         let version = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().1);
         Self {
-            rows: Lock::default(),
-            clock: Lock::default(),
+            rows: Mutex::default(),
+            clock: Mutex::default(),
             version,
         }
     }

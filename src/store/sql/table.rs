@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::super::{Decided, KeyState, Rules, StoreFuture};
 use super::row_cache::{CachedRow, KeyRow, RowCache};
 use crate::error::StoreError;
 use crate::exchange::{Call, DeniedUntil, Reply, Scope};
-use crate::lock::Lock;
 
 /// The row of a key, as read from the server.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(in crate::store) struct SqlServer {
     pub(in crate::store) timeout: Duration,
     calls: AtomicU32,
     /// The id behind which the store's own purge continues.
-    purge_after: Mutex<Vec<u8>>,
+    purge_after: AsyncMutex<Vec<u8>>,
 }
 
 /// A table of rows by key on a server.
@@ -126,7 +126,7 @@ impl SqlServer {
             creates_tables,
             timeout,
             calls: AtomicU32::new(0),
-            purge_after: Mutex::default(),
+            purge_after: AsyncMutex::default(),
         }
     }
 
@@ -407,7 +407,7 @@ impl CachedRow {
 
 /// Connections that serve one caller at a time.
 pub(in crate::store) struct Pool<C> {
-    idle: Lock<Vec<C>>,
+    idle: Mutex<Vec<C>>,
     permits: Arc<Semaphore>,
 }
 
@@ -423,7 +423,7 @@ impl<C> Pool<C> {
     /// A pool of at most `max` connections.
     pub(in crate::store) fn new(max: usize) -> Self {
         Self {
-            idle: Lock::default(),
+            idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(max)),
         }
     }
