@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::key::{IdleKey, IdleState, KeptHash, KeyRef, KeySnapshot};
 use super::shard::{Change, Changes, Removed, Shard};
-use super::shards::{ON_THE_WAY, Shards};
+use super::shards::{ON_THE_WAY, ShardGuard, Shards};
 use super::shared::KeyedShared;
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
@@ -95,6 +95,15 @@ struct AfterUnlock<K> {
     removed: Removed<K>,
 }
 
+/// A decision that is made at once.
+enum AtOnce<'a, K, const W: usize, H> {
+    Granted(Permit),
+    /// The request was not admitted at this moment: the shard is still locked, and the key is in this slot.
+    Denied(ShardGuard<'a, K, W, H>, usize, Moment),
+    /// Nothing has changed, except that the key may be known now.
+    Undecided,
+}
+
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K, W, H> {
     pub(super) fn new(shared: KeyedShared<K>, shards: Shards<K, W, H>) -> Self {
         Self {
@@ -111,8 +120,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         cost: u64,
         caller: Caller,
     ) -> Result<Permit, TryAcquireError> {
-        self.try_at_once(key, cost, |_, _| ())
-            .unwrap_or_else(|| self.try_slowly(key, &RequestOptions::new(cost, caller), None))
+        match self.decide_at_once(key, cost, |_, _| ()) {
+            AtOnce::Granted(permit) => Ok(permit),
+            AtOnce::Denied(shard, slot, now) => {
+                Self::deny_at_once(shard, slot, now, cost, |_, _| ())
+            }
+            AtOnce::Undecided => self.try_slowly(key, &RequestOptions::new(cost, caller), None),
+        }
     }
 
     /// Decides now. Sets `limits` to the status of each limit right after the decision, unless there is no room for the key, or
@@ -123,7 +137,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options: &RequestOptions,
         mut limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<Permit, TryAcquireError> {
-        let look = |state: &IdleState<'_>, now| {
+        let mut look = |state: &IdleState<'_>, now| {
             limits
                 .iter_mut()
                 .for_each(|limits| **limits = state.limits(now));
@@ -131,19 +145,22 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options
             .check_weights()
             .map_err(TryAcquireError::without_decision)?;
-        self.try_at_once(key, options.cost, look)
-            .unwrap_or_else(|| self.try_slowly(key, options, limits))
+        let cost = options.cost;
+        match self.decide_at_once(key, cost, &mut look) {
+            AtOnce::Granted(permit) => Ok(permit),
+            AtOnce::Denied(shard, slot, now) => Self::deny_at_once(shard, slot, now, cost, look),
+            AtOnce::Undecided => self.try_slowly(key, options, limits),
+        }
     }
 
-    /// Decides a request of an idle key, known or new, and calls `look` with the state right after the decision. `None` if no decision was
-    /// made; then nothing has changed, except that the key may be known now.
+    /// Decides a request of an idle key, known or new, and calls `look` with the state right after a grant.
     #[inline(always)]
-    fn try_at_once<Q: KeyRef<K> + ?Sized>(
+    fn decide_at_once<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
         cost: u64,
         look: impl FnOnce(&IdleState<'_>, Moment),
-    ) -> Option<Result<Permit, TryAcquireError>> {
+    ) -> AtOnce<'_, K, W, H> {
         if self.shared.decides_at_once.load(Relaxed) {
             let hash = self.shards.hash(key);
             let reading = self.shared.time_source.now(); // read before the lock, which is then held for half as long
@@ -170,21 +187,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     } else {
                         drop(guard);
                     }
-                    return Some(Ok(Permit::idle(id_prefix, fence, cost, now, origin)));
+                    return AtOnce::Granted(Permit::idle(id_prefix, fence, cost, now, origin));
                 }
-                if !self.shared.observed {
-                    shard.counted.denied += 1;
-                    let plan = &shard.tiers.own().plan; // the decision holds a policy copy of this shard only
-                    return Some(Self::deny_at_once(
-                        IdleState { plan, words },
-                        now,
-                        cost,
-                        look,
-                    ));
+                if let (Some(slot), false) = (slot, self.shared.observed) {
+                    return AtOnce::Denied(guard, slot, now);
                 }
             }
         }
-        None
+        AtOnce::Undecided
     }
 
     /// The slot of a new key, if it is made in place: no foreign code runs, all keys of the shard are idle, and there is room. So the
@@ -206,22 +216,32 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         has_room.then(|| shard.insert_new(hash, key.to_key(), 0, now))
     }
 
-    /// The denial of a request for this idle key, which was not admitted. It is made in its place: moving it, just after its fields
-    /// were written, would stall the processor.
+    /// The denial of a request for the idle key in this slot, which was not admitted. Calls `look` with the state right after it.
+    ///
+    /// It is made in its place, after which the caller does nothing: moving it, just after its fields were written, would stall the
+    /// processor.
     #[cold]
     #[inline(never)]
     fn deny_at_once(
-        mut state: IdleState<'_>,
+        mut shard: ShardGuard<'_, K, W, H>,
+        slot: usize,
         now: Moment,
         cost: u64,
         look: impl FnOnce(&IdleState<'_>, Moment),
     ) -> Result<Permit, TryAcquireError> {
+        let shard = &mut *shard;
+        shard.counted.denied += 1;
+        let idle = shard.idle.get_mut(slot).expect("it was found here");
+        let mut state = IdleState {
+            plan: &shard.tiers.own().plan, // the decision holds a policy copy of this shard only
+            words: &mut idle.value,
+        };
         let denial = Err(state.deny(None, now, cost));
         look(&state, now);
         denial
     }
 
-    /// Decides a request that [`KeyTable::try_at_once`] does not: for a key that is active or of a tier, for some new ones, and when an
+    /// Decides a request that [`KeyTable::decide_at_once`] does not: for a key that is active or of a tier, for some new ones, and when an
     /// observer gets the denial. Sets `limits` to the status of each limit right after the decision.
     #[inline(never)]
     fn try_slowly<Q: KeyRef<K> + ?Sized>(
