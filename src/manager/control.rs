@@ -427,6 +427,24 @@ mod tests {
         assert_ready!(drained.poll());
     }
 
+    #[test]
+    fn those_that_await_a_reclaim_or_the_drain_are_woken_when_the_runtime_of_the_driver_ends() {
+        let limiter = Limiter::new(MaxConcurrency::new(1).ttl(LONG)).unwrap();
+        let permit = limiter.try_acquire().unwrap();
+        let mut reclaimed = task::spawn(permit.reclaimed());
+        let mut drained = task::spawn(limiter.drained());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            assert_pending!(reclaimed.poll());
+            assert_pending!(drained.poll());
+        });
+        drop(runtime);
+        assert!(reclaimed.is_woken() && drained.is_woken());
+    }
+
     const LONG: Duration = Duration::from_secs(1_000 * 24 * 3_600);
 
     /// The rest of a long window by the wall clock.

@@ -583,6 +583,48 @@ mod process {
     }
 
     #[test]
+    fn a_try_that_came_during_a_call_is_denied_if_the_request_before_it_has_to_wait() {
+        let down = || CallFailed::unanswered("tested".into(), None);
+        for (options, answer, first) in [
+            (options(OnStoreDown::Error, None), Ok(denial(NOW)), None),
+            (
+                local_fallback("throttle every 100ms"),
+                Err(down()),
+                Some(true),
+            ),
+        ] {
+            let mut process = Process::new("1000/s", options);
+            let [asked, waits] = [1, 1].map(|cost| process.queued(cost, false));
+            let (_, generation) = process.call(NOW);
+            let tries = process.queued(1, true);
+            process.answer(NOW, generation, answer);
+            let granted = [asked, waits, tries].map(|id| process.is_granted(id));
+            assert_eq!(granted, [first, None, Some(false)]);
+        }
+    }
+
+    #[test]
+    fn the_store_is_asked_for_a_try_behind_a_denied_request_if_a_penalty_counts_it() {
+        for (policy, asks) in [
+            ("1000/s", false),
+            ("1000/s and penalty 10 falling 1/s", true),
+        ] {
+            let mut process = Process::new(policy, options(OnStoreDown::Error, None));
+            process.queued(2, false);
+            let (_, generation) = process.call(NOW);
+            process.queued(1, true);
+            let mut answer = denial(NOW);
+            answer.limits = vec![answer.limits[0]; plan(policy).policy().limits().len()];
+            process.answer(NOW, generation, Ok(answer));
+            assert_eq!(
+                matches!(process.trip(NOW), Trip::Call { .. }),
+                asks,
+                "{policy}"
+            );
+        }
+    }
+
+    #[test]
     fn a_reply_is_awaited_until_the_deadline() {
         let mut process = Process::new("1000/s", options(OnStoreDown::Error, None));
         let id = process.queued(1, false);
