@@ -606,6 +606,7 @@ impl Drop for Permit {
     }
 }
 
+/// Not inlined, so that the drop adds little code to each caller.
 #[inline(never)]
 fn release(manager: Arc<Manager>, fence: u64, cost: u64, claim: Claim) {
     manager.release(fence, cost, claim);

@@ -150,7 +150,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         pub tiers(tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) => tier_of = Some(Box::new(tier_of));
 
         /// Gives every permit a handle of its limiter, so that the permit can be [settled](crate::Permit::settle). Every key is
-        /// then always [active](KeyedLimiter#memory), which takes about 510 bytes.
+        /// then always [active](KeyedLimiter#memory), which takes about 570 bytes.
         ///
         /// ```
         /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};

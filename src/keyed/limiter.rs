@@ -55,7 +55,7 @@ use crate::snapshot::{KeyTotals, LimitStatus};
 ///
 /// A key is *active* while a request waits for it, while it has places in flight, or while its [`limiter`](KeyedLimiter::limiter)
 /// is held. It is always active if its policy has a [log](crate::SlidingWindow::log) or a used
-/// [`MaxConcurrency`](crate::MaxConcurrency). An active key takes about 510 bytes; 170 more with one waiter, 230 more with a permit
+/// [`MaxConcurrency`](crate::MaxConcurrency). An active key takes about 540 bytes; 160 more with one waiter, 230 more with a permit
 /// that has a TTL, 120 more if its limit adapts or is a log, and 60 to 190 more for each further limit of its policy. All of it
 /// is freed when the key becomes idle or is forgotten.
 ///

@@ -99,7 +99,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     }
 
     /// The shard of a key. The only foreign code under its lock is the `Eq` and `Clone` of keys. A panic in that code has changed
-    /// nothing, so the shard can be used on.
+    /// nothing, so the shard goes on to serve.
     #[inline(always)]
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
         // These bits differ from those that choose the slot.

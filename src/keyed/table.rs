@@ -95,7 +95,7 @@ struct AfterUnlock<K> {
     removed: Removed<K>,
 }
 
-/// A decision that is made at once.
+/// What a request of an idle key gets at once.
 enum AtOnce<'a, K, const W: usize, H> {
     Granted(Permit),
     /// The request was not admitted at this moment: the shard is still locked, and the key is in this slot.
@@ -153,7 +153,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Decides a request of an idle key, known or new, and calls `look` with the state right after a grant.
+    /// Grants a request of an idle key, known or new, and calls `look` with the state right after it; or leaves the denial to
+    /// [`KeyTable::deny_at_once`].
     #[inline(always)]
     fn decide_at_once<Q: KeyRef<K> + ?Sized>(
         &self,

@@ -36,7 +36,7 @@ pub(super) type Locked<'a> = guard::Locked<'a, PerPlan>;
 
 /// The manager of one limiter or one key. As long as no request of a key with plain places has waited, this is all of its manager:
 /// with the counts of the `Arc` around it, one cache line. With a state from the start, each of a million keys with a place in use
-/// would take about 510 bytes instead of 91 (W5 in BENCHMARKS.md).
+/// would take about 540 bytes instead of 91 (W5 in BENCHMARKS.md).
 #[derive(Debug)]
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {

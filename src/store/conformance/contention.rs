@@ -1,11 +1,12 @@
 //! Claims on concurrent calls.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select, try_join_all};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
@@ -105,10 +106,7 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
         let Release::Turn { key, holder, .. } = release else {
             return;
         };
-        turns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((key.to_vec(), holder));
+        turns.lock().push((key.to_vec(), holder));
         notify.notify_one();
     });
     if !store.listen(&holder.call.scope.limiter, listener) {
@@ -137,11 +135,7 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
         .await?;
         sleep(Duration::from_millis(50)).await; // the turn has passed
     }
-    let mut turns = target
-        .1
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let mut turns = target.1.lock().clone();
     turns.dedup();
     same(
         "the keys and holders that the listener was notified of",
