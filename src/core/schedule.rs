@@ -561,25 +561,29 @@ impl Schedule {
 
     /// Denies a request that does not wait, and which the limits have just denied; `blocked`: they were not asked. The denial is
     /// not reported to observers.
-    #[inline]
-    pub(crate) fn deny(
+    fn deny(
         &mut self,
         now: Moment,
         costs: Costs<'_>,
         blocked: bool,
         effects: &mut Effects,
     ) -> TryAcquireError {
-        if !blocked
-            && self
-                .authority
-                .gate_mut()
-                .limits_mut()
-                .note_denial(now, costs)
-        {
+        let limits = self.authority.gate_mut().limits_mut();
+        if !blocked && limits.note_denial(now, costs) {
             self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
         }
         self.waiters.counts_mut().denied += 1;
         TryAcquireError::Denied(self.outlook().check(now, costs))
+    }
+
+    /// Denies a request that [`Schedule::admit_in_place`] did not admit, while nothing is observed. As no request waits, the denial has
+    /// no effects.
+    #[inline(never)]
+    pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64) -> TryAcquireError {
+        let limits = self.authority.gate_mut().limits_mut();
+        limits.note_denial(now, Costs::plain(cost));
+        self.waiters.counts_mut().denied += 1;
+        TryAcquireError::Denied(limits.decide_plain(now, 0, cost))
     }
 }
 

@@ -364,6 +364,7 @@ impl PenaltyRule {
     /// The steps from `value` to `target` or below.
     fn steps(&self, value: u32, target: u32) -> u64 {
         match self.fall {
+            FallRule::By(1) => value.saturating_sub(target).into(), // spares most penalties the division
             FallRule::By(units) => u64::from(value.saturating_sub(target)).div_ceil(units),
             // A value of 32 bits is zero after as many halvings.
             FallRule::Halving => (0_u32..32)
@@ -424,6 +425,12 @@ impl PenaltyRule {
         settled.with_value(now, value)
     }
 
+    /// Whether `cost` fits into `settled`.
+    #[inline(always)]
+    fn admits(&self, settled: PenaltyState, now: Moment, cost: u64) -> bool {
+        settled.at <= now && cost <= self.threshold.saturating_sub(settled.value).into()
+    }
+
     /// The first instant at which `cost` fits, from `settled`.
     fn first(&self, settled: PenaltyState, now: Moment, cost: u64) -> Moment {
         if settled.at > now {
@@ -450,10 +457,9 @@ impl PenaltyRule {
         (is_doubled || length == ban.longest).then_some(length)
     }
 
-    /// The state after an attempt of `cost` that this limit denied at `now`. The retry-after must be computed from this state: it
+    /// `settled` after an attempt of `cost` that this limit denied at `now`. The retry-after must be computed from this state: it
     /// may be later than before.
-    fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        let settled = self.settled(state, now);
+    fn denied(&self, settled: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
         match self.ban {
             _ if settled.at > now => settled,
             Some(ban) => {
@@ -479,7 +485,7 @@ impl Strategy for PenaltyRule {
     #[inline(always)]
     fn decide(&self, state: PenaltyState, now: Moment, cost: u64) -> Result<PenaltyState, Moment> {
         let settled = self.settled(state, now);
-        if settled.at <= now && cost <= self.threshold.saturating_sub(settled.value).into() {
+        if self.admits(settled, now, cost) {
             Ok(settled.with_value(now, settled.value + cost as u32)) // the ceiling is not below the threshold
         } else {
             Err(self.first(settled, now, cost))
@@ -594,9 +600,11 @@ impl Strategy for PenaltyRule {
 
     /// The state after a denied attempt of `cost`. If another limit denied it and this one would admit it, nothing changes.
     fn note_denial(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        match self.decide(state, now, cost) {
-            Ok(_) => state,
-            _ => self.deny(state, now, cost),
+        let settled = self.settled(state, now);
+        if self.admits(settled, now, cost) {
+            state
+        } else {
+            self.denied(settled, now, cost)
         }
     }
 

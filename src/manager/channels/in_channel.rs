@@ -193,13 +193,11 @@ impl<'a> InChannel<'a> {
         Some(denial)
     }
 
-    /// Denies a request while no other waits and nothing is observed: then a denial has no effects.
-    #[cold]
+    /// Not inlined, and it drops the guard: so the denial is made where the caller wants it. If it were copied just after it was made, the
+    /// processor would stall.
+    #[inline(never)]
     fn deny(mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
-        let mut effects = Effects::default();
-        let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
-        debug_assert!(effects.is_empty(), "{effects:?}");
-        denial
+        state.schedule.deny_in_place(now, cost)
     }
 
     /// The slow path of [`InChannel::try_acquire`], where the request is not decided in place.

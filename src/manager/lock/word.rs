@@ -145,7 +145,7 @@ impl Word {
 
     /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it, which is never
     /// zero; `None`, without a change, if the lock must decide.
-    #[inline(never)] // a place needs none of its registers
+    #[inline(always)]
     pub(crate) fn take_rate(
         &self,
         rate: &WordRate,

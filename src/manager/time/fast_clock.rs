@@ -29,9 +29,7 @@ const COMPARE_EVERY: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct CounterClock {
     counter: quanta::Clock,
-    /// The counter when this was made.
-    first: u64,
-    /// The reading of the system's clock, less what the counter has counted since `first`, in nanoseconds modulo 2^64.
+    /// The reading of the system's clock, less what the counter has counted, in nanoseconds modulo 2^64.
     ahead: AtomicU64,
     /// What the counter had counted at the latest comparison, in nanoseconds.
     compared: AtomicU64,
@@ -53,7 +51,6 @@ impl CounterClock {
     fn new(counter: quanta::Clock) -> Self {
         const NEVER: u64 = 1 << 63; // farthest from every counted value
         Self {
-            first: counter.raw(),
             counter,
             ahead: AtomicU64::new(0),
             compared: AtomicU64::new(NEVER),
@@ -102,18 +99,17 @@ impl CounterClock {
         let before = self.counted();
         let now = Reading::of(system_clock());
         let counted = self.counted();
-        if comparing.is_some() && before > 0 && counted.wrapping_sub(before) <= LONGEST {
+        if comparing.is_some() && counted.wrapping_sub(before) <= LONGEST {
             self.ahead.store(now.0.wrapping_sub(counted), Relaxed);
             self.compared.store(counted, Release);
         }
         now
     }
 
-    /// What the counter has counted since this was made, in nanoseconds; 0 if it is behind that, because it has restarted. Then
-    /// every reading is one of the system's clock.
+    /// What the counter has counted, in nanoseconds.
     #[inline(always)]
     fn counted(&self) -> u64 {
-        self.counter.delta_as_nanos(self.first, self.counter.raw())
+        self.counter.delta_as_nanos(0, self.counter.raw())
     }
 }
 

@@ -12,6 +12,10 @@ impl PenaltyRule {
     fn value(&self, state: PenaltyState, now: Moment) -> u64 {
         self.settled(state, now).value.into()
     }
+
+    fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
+        self.denied(self.settled(state, now), now, cost)
+    }
 }
 
 fn at(nanos: u64) -> Moment {

@@ -155,7 +155,7 @@ impl Harness {
             };
             match in_place {
                 Some(Ok(grant)) => Ok(grant),
-                Some(Err(_)) => Err(schedule.deny(now, costs, false, effects)),
+                Some(Err(_)) => Err(schedule.deny_in_place(now, cost.plain)),
                 None => schedule.try_acquire(now, costs, Location::caller(), effects),
             }
         });
