@@ -28,13 +28,18 @@ impl Names {
 
     /// The name of the state of a key. The part between the braces determines the node of a cluster that has all keys of a call.
     pub(super) fn state(&self, scope: &Scope) -> String {
-        let before = self.before_key(&scope.limiter);
-        format!("{before}{}}}", encoded(&scope.key))
+        let mut state = self.before_key(&scope.limiter);
+        state.extend(encoded(&scope.key));
+        state.push('}');
+        state
     }
 
     /// The prefix of the states of all keys of a limiter.
     fn before_key(&self, limiter: &str) -> String {
-        format!("{}:{{{}:", self.prefix, encoded(limiter.as_bytes()))
+        let mut before = self.prefix.clone() + ":{";
+        before.extend(encoded(limiter.as_bytes()));
+        before.push(':');
+        before
     }
 
     /// A pattern that the states of all keys of a limiter match.
