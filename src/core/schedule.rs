@@ -578,7 +578,7 @@ impl Schedule {
 
     /// Denies a request that [`Schedule::admit_in_place`] did not admit, while nothing is observed. As no request waits, the denial has
     /// no effects.
-    #[inline(never)]
+    #[inline(never)] // inlined, it would be copied just after it was made
     pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64) -> TryAcquireError {
         let limits = self.authority.gate_mut().limits_mut();
         limits.note_denial(now, Costs::plain(cost));

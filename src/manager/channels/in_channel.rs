@@ -193,8 +193,8 @@ impl<'a> InChannel<'a> {
         Some(denial)
     }
 
-    /// Not inlined, and it drops the guard: so the denial is made where the caller wants it. If it were copied just after it was made, the
-    /// processor would stall.
+    /// It drops the guard and is not inlined, so that the denial is made where it stays. A copy of what was just written stalls the
+    /// processor.
     #[inline(never)]
     fn deny(mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
         state.schedule.deny_in_place(now, cost)
