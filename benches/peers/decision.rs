@@ -18,9 +18,9 @@ const ROUNDS: usize = 101;
 const BATCH: u32 = 50_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The bar for limits that are decided in one atomic word.
-const GRANTED: Bar = Bar::AtMost(1.05);
-const DENIED: Bar = Bar::AtMost(1.2);
-/// The bar for limits that are decided under the lock.
+const GRANTED: Bar = Bar::AtMost(1.0);
+const DENIED: Bar = Bar::AtMost(1.1);
+/// The bar for grants of limits that are decided under the lock.
 const LOCKED: Bar = Bar::AtMost(1.5);
 
 pub(crate) fn one_decision() -> Vec<Row> {
@@ -67,17 +67,17 @@ pub(crate) fn one_decision() -> Vec<Row> {
     rows.extend(denied(
         "SlidingWindow::log",
         SlidingWindow::log(1, HOUR),
-        LOCKED,
+        DENIED,
     ));
     rows.extend(denied(
         "SlidingWindow::counter",
         SlidingWindow::counter(1, HOUR),
-        LOCKED,
+        DENIED,
     ));
     rows.extend(denied(
         "Penalty",
         Penalty::new(1, Rate::per_hour(1)),
-        LOCKED,
+        DENIED,
     ));
     rows
 }

@@ -137,7 +137,7 @@ fn denied() -> Vec<Row> {
     })
     .against(
         "governor check_key(), same clock",
-        Some(Bar::AtMost(1.2)),
+        Some(Bar::AtMost(1.1)),
         || {
             nanos_each(BATCH, || {
                 black_box(governor.check_key(&1).expect_err("too soon"));

@@ -32,7 +32,7 @@ pub(crate) fn plain() -> Vec<Row> {
     })
     .against(
         "tokio acquire_owned().await",
-        Some(Bar::AtMost(0.7)),
+        Some(Bar::AtMost(0.6)),
         move || {
             let owned = Arc::clone(&owned);
             loop_of(runtime, move || Arc::clone(&owned).acquire_owned())

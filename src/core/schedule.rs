@@ -576,10 +576,11 @@ impl Schedule {
         TryAcquireError::Denied(self.outlook().check(now, costs))
     }
 
-    /// Denies a request that [`Schedule::admit_in_place`] did not admit, while nothing is observed. As no request waits, the denial has
-    /// no effects.
+    /// Denies a request that [`Schedule::admit_in_place`] did not admit, while nothing is observed. Only the limits decide, and as no
+    /// request waits, the denial has no effects.
     #[inline(never)] // inlined, it would be copied just after it was made
     pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64) -> TryAcquireError {
+        debug_assert!(self.waiters.leaves_all_to_limits() && cost > 0);
         let limits = self.authority.gate_mut().limits_mut();
         limits.note_denial(now, Costs::plain(cost));
         self.waiters.counts_mut().denied += 1;

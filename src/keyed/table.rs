@@ -153,7 +153,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Grants a request of an idle key, known or new, and calls `look` with the state right after it; or leaves the denial to
+    /// Grants a request of an idle key, known or new, and calls `look` with the state right after the grant. Leaves a denial to
     /// [`KeyTable::deny_at_once`].
     #[inline(always)]
     fn decide_at_once<Q: KeyRef<K> + ?Sized>(

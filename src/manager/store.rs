@@ -224,13 +224,13 @@ async fn carry(manager: Arc<Manager>) {
         trip = match trip {
             Trip::Call { call, generation } => {
                 // If the carrier is dropped, because its runtime is shut down, the call has failed.
-                let fails = OnDrop(|| {
+                let dropped = OnDrop(|| {
                     let failed = CallFailed::unanswered(store.link().store.name(), None);
                     store.change_session(|step| step.failed(generation, &failed));
                 });
                 let answer = store.link().call(*call).await;
                 let next = store.answered(generation, &answer);
-                std::mem::forget(fails); // it holds nothing
+                std::mem::forget(dropped); // the call has ended: spares a lock; the closure owns nothing
                 granted = answer.map_or(0, |reply| reply.granted);
                 next
             }

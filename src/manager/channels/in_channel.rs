@@ -193,8 +193,8 @@ impl<'a> InChannel<'a> {
         Some(denial)
     }
 
-    /// It drops the guard and is not inlined, so that the denial is made where it stays. A copy of what was just written stalls the
-    /// processor.
+    /// Denies a request that was not admitted in place, while nothing is observed. It drops the guard and is not inlined, so that the
+    /// denial is made where it stays: a copy of what was just written stalls the processor.
     #[inline(never)]
     fn deny(mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
         state.schedule.deny_in_place(now, cost)

@@ -49,7 +49,7 @@ impl CounterClock {
     }
 
     fn new(counter: quanta::Clock) -> Self {
-        const NEVER: u64 = 1 << 63; // farthest from every counted value
+        const NEVER: u64 = 1 << 63; // 292 years, which no counter reaches
         Self {
             counter,
             ahead: AtomicU64::new(0),
@@ -124,7 +124,6 @@ impl CounterClock {
     pub(super) fn by_hand() -> (FastClock, std::sync::Arc<quanta::Mock>) {
         let (counter, hand) = quanta::Clock::mock();
         let clock = Self::new(counter);
-        hand.increment(1_u64); // 0 is no reading
         clock.now();
         (Box::leak(Box::new(clock)), hand)
     }
@@ -235,19 +234,32 @@ mod tests {
         assert_eq!(clocks.read(), clocks.system.get(), "an hour ahead");
         clocks.counter.decrement(3_600_000 * MILLI);
         assert_eq!(clocks.read(), clocks.system.get(), "an hour back");
-        clocks.counter.decrement(500 * MILLI); // behind the counter's first reading
+        let comparisons = clocks.comparisons.get();
+        clocks.counter.decrement(500 * MILLI);
         for _ in 0..3 {
             clocks.pass(MILLI, MILLI);
             assert_eq!(clocks.read(), clocks.system.get(), "restarted");
         }
+        assert_eq!(
+            clocks.comparisons.get(),
+            comparisons + 1,
+            "then the counter alone"
+        );
         clocks.pass(1_000 * MILLI, MILLI);
         clocks.read();
         clocks.pass(MILLI, MILLI);
-        assert_eq!(
-            clocks.read(),
-            clocks.system.get(),
-            "the counter alone again"
-        );
+        assert_eq!(clocks.read(), clocks.system.get(), "the counter alone");
+    }
+
+    #[test]
+    fn a_counter_counts_from_zero() {
+        let clocks = Clocks::new(0);
+        clocks.counter.decrement(1_000 * MILLI + 1);
+        for nanos in [0, 5, 5] {
+            clocks.pass(nanos, nanos);
+            assert_eq!(clocks.read(), clocks.system.get());
+        }
+        assert_eq!(clocks.comparisons.get(), 1);
     }
 
     #[test]

@@ -13,6 +13,7 @@ impl PenaltyRule {
         self.settled(state, now).value.into()
     }
 
+    /// [`PenaltyRule::denied`] of a state that is not settled.
     fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
         self.denied(self.settled(state, now), now, cost)
     }
