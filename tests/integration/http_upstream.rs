@@ -196,6 +196,7 @@ fn retry_after_concerns_errors_only() {
         (200, None),
         (202, None),
         (301, None),
+        (400, Some(5)),
         (403, Some(5)),
         (429, Some(5)),
         (503, Some(5)),
@@ -571,6 +572,8 @@ fn the_three_fields_of_the_first_drafts_are_read() {
         ),
         ["- requests 10 3 1 1"]
     );
+    let other_limit = "ratelimit-limit: 10, 50;w=60";
+    assert_eq!(draft_6(other_limit), ["- requests 10 - - -"]);
     // drafts -03 to -06
     let policies = "ratelimit-limit: 10\nratelimit-remaining: 3\nratelimit-reset: 1\nratelimit-policy: 10;w=1, 50;w=60;comment=\"a, b\"";
     assert_eq!(draft_6(policies), ["- requests 10 3 1 1"]);

@@ -128,3 +128,35 @@ fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
         char == separator && !in_string && !in_display_string && !in_list
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Members with separators and brackets inside of strings, display strings and inner lists.
+    const MEMBERS: [&str; 8] = [
+        "5",
+        r#""a,\";(b""#,
+        r#"")\\""#,
+        r#""50%""#,
+        r#"%"a,;(b""#,
+        r#"%")\""#,
+        r#"("a)" b;q=1)"#,
+        r#"(%"a)" b;q=1)"#,
+    ];
+
+    proptest! {
+        #![proptest_config(crate::replay::cases(256))]
+
+        #[test]
+        fn a_text_is_split_outside_of_strings_and_inner_lists(
+            members in prop::collection::vec(prop::sample::select(&MEMBERS[..]), 1..5),
+            separator in prop::sample::select(&[',', ';'][..]),
+        ) {
+            let text = members.join(&separator.to_string());
+            prop_assert!(split(&text, separator).eq(members));
+        }
+    }
+}

@@ -315,6 +315,9 @@ mod tests {
             "1994-11-06",
             "1994-11-06T08:49:37",
             "1994-11-06T08:49:37.Z",
+            "1994-11-06T08:49:375Z",
+            "1994-11-06T08:49:37+24:00",
+            "1994-11-06T08:49:37+23:60",
             "1994-13-06T08:49:37Z",
             "1994-11-06T08:49:37+1",
         ] {
@@ -330,6 +333,7 @@ mod tests {
             [0, 1_000, 12, 360_000, 85_656_648, 5_400_000].map(Some)
         );
         assert_eq!(go_duration("1.5\u{B5}s"), Some(Duration::from_nanos(1_500)));
+        assert_eq!(go_duration("7ns"), Some(Duration::from_nanos(7)));
         assert_eq!(
             go_duration("99999999999999999999999h"),
             Some(Duration::from_nanos(u64::MAX))
