@@ -230,7 +230,7 @@ async fn carry(manager: Arc<Manager>) {
                 });
                 let answer = store.link().call(*call).await;
                 let next = store.answered(generation, &answer);
-                std::mem::forget(dropped); // the call has ended: spares a lock; the closure owns nothing
+                std::mem::forget(dropped); // The call has ended, so its drop would lock in vain. It owns nothing that could leak.
                 granted = answer.map_or(0, |reply| reply.granted);
                 next
             }
