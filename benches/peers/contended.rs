@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Barrier, Semaphore};
 use tokio::task::yield_now;
 use tollgate::MaxConcurrency;
 
@@ -92,10 +92,13 @@ where
     E: Debug,
 {
     let stop = Arc::new(AtomicBool::new(false));
+    // Without it, the first task takes thousands of turns alone if this thread is suspended before it has spawned the others.
+    let all_run = Arc::new(Barrier::new(TASKS));
     let start = Instant::now();
     let task = || {
-        let (acquire, stop) = (acquire.clone(), Arc::clone(&stop));
+        let (acquire, stop, all_run) = (acquire.clone(), Arc::clone(&stop), Arc::clone(&all_run));
         runtime.spawn(async move {
+            all_run.wait().await;
             let mut turns = 0_u64;
             while !stop.load(Ordering::Relaxed) {
                 let permit = acquire().await.expect("a permit");
