@@ -92,13 +92,14 @@ where
     E: Debug,
 {
     let stop = Arc::new(AtomicBool::new(false));
-    // Without it, the first task takes thousands of turns alone if this thread is suspended before it has spawned the others.
-    let all_run = Arc::new(Barrier::new(TASKS));
+    // All tasks start together: the first would take thousands of turns alone if this thread were suspended before it spawns the others.
+    let all_spawned = Arc::new(Barrier::new(TASKS));
     let start = Instant::now();
     let task = || {
-        let (acquire, stop, all_run) = (acquire.clone(), Arc::clone(&stop), Arc::clone(&all_run));
+        let (acquire, stop, all_spawned) =
+            (acquire.clone(), Arc::clone(&stop), Arc::clone(&all_spawned));
         runtime.spawn(async move {
-            all_run.wait().await;
+            all_spawned.wait().await;
             let mut turns = 0_u64;
             while !stop.load(Ordering::Relaxed) {
                 let permit = acquire().await.expect("a permit");
