@@ -131,6 +131,32 @@ impl RedisCluster {
             );
             thread::sleep(Duration::from_millis(50));
         }
+        if self.nodes.len() > 3 {
+            (0..3).for_each(|master| self.reaches_its_replica(master));
+        }
+    }
+
+    /// Waits until the replica of a master has a key that is written now. A replica whose link is up may get nothing for up to a second: until
+    /// the master has its first acknowledgement.
+    fn reaches_its_replica(&self, master: usize) {
+        let mut connection = self.connection(master);
+        let key = (0..1000)
+            .map(|number| format!("reaches-{number}"))
+            .find(|key| {
+                let set = redis::cmd("SET").arg(key).arg(1).to_owned();
+                set.query::<()>(&mut connection).is_ok() // an error if the key is another master's
+            })
+            .expect("a key of this master");
+        let have_it: usize = redis::cmd("WAIT")
+            .arg(1)
+            .arg(20_000)
+            .query(&mut connection)
+            .unwrap();
+        assert_eq!(have_it, 1, "the replica of node {master} is behind");
+        redis::cmd("DEL")
+            .arg(key)
+            .query::<()>(&mut connection)
+            .unwrap();
     }
 }
 
