@@ -1,7 +1,7 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads, about three minutes, or five and a half if W11 finds wrk; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers               all workloads without a store, about three minutes, or five and a half if W11 finds wrk; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     also the cases with `fast_clock()`
 //! cargo bench -p peers --bench peers -- W11        a layer in front of a service, and in front of a server if wrk is installed
@@ -87,6 +87,10 @@ const WORKLOADS: &[Workload] = &[
     #[cfg(feature = "quanta")]
     ("W11", fast_clock::a_layer),
     ("W11 wrk", http_server::rows),
+];
+
+/// They run only when they are named: most need a server.
+const WORKLOADS_IN_STORES: &[Workload] = &[
     #[cfg(feature = "redis")]
     ("W9", stores::redis::rows),
     #[cfg(feature = "postgres")]
@@ -126,16 +130,20 @@ fn main() {
         println!("run as `cargo bench -p peers --bench peers`");
         return;
     }
+    let is_wanted = |&&(name, _): &&Workload| {
+        name.split(' ')
+            .any(|part| names.iter().any(|wanted| part.eq_ignore_ascii_case(wanted)))
+    };
+    let wanted: Vec<_> = if names.is_empty() {
+        WORKLOADS.iter().collect()
+    } else {
+        let all = WORKLOADS.iter().chain(WORKLOADS_IN_STORES);
+        all.filter(is_wanted).collect()
+    };
     let mut rows = Vec::new();
-    for &(name, run) in WORKLOADS {
-        let is_wanted = |wanted: &String| {
-            name.split(' ')
-                .any(|part| part.eq_ignore_ascii_case(wanted))
-        };
-        if names.is_empty() || names.iter().any(is_wanted) {
-            eprintln!("{name} ...");
-            rows.extend(run());
-        }
+    for &(name, run) in wanted {
+        eprintln!("{name} ...");
+        rows.extend(run());
     }
     if rows.is_empty() {
         return; // W12 has printed a table of its own
