@@ -23,7 +23,8 @@ use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{Scope, check_next_page, check_purged};
 use crate::limiter::{Handle, Limiter};
 use crate::manager::{
-    Awaited, Clock, Manager, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource, TimerHost,
+    Awaited, Clock, FollowsStore as _, Manager, PerLimiter, PerPlan, SharedDriver, StoreLink,
+    TimeSource, TimerHost,
 };
 use crate::permit::Permit;
 use crate::policy::Policy;

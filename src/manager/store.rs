@@ -25,7 +25,7 @@ use crate::core::schedule::Enqueued;
 use crate::core::session::{CallAnswer, CallFailed, PolicyTerms, SessionStep, Trip};
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::exchange::{Reply, Scope};
+use crate::exchange::{Call, Reply, Scope};
 use crate::manager::channels::RequestOptions;
 use crate::manager::channels::in_channel::end_request;
 use crate::manager::channels::out_channel::TimedGrant;
@@ -46,6 +46,19 @@ impl<'a> AtStore<'a> {
     fn link(self) -> &'a Arc<StoreLink> {
         let link = &self.0.common().origin.store_link;
         link.as_ref().expect(NO_STORE)
+    }
+
+    /// Calls the store. If it has a later policy, this key follows before the call has failed.
+    async fn call(self, call: Call) -> CallAnswer {
+        let link = self.link();
+        let answer = link.call(call).await;
+        if let Err(failed) = &answer
+            && let StoreError::PolicyDiffers { .. } = failed.error
+        {
+            // If another thread makes all keys follow, it may not have reached this one.
+            self.adopt(&link.policy.terms());
+        }
+        answer
     }
 
     /// Gives the session an input, and does what it has changed for the waiters.
@@ -117,7 +130,7 @@ impl<'a> AtStore<'a> {
         loop {
             let call = self.note_in_session(|step| step.session.peek(costs));
             let revision = call.revision;
-            let answer = self.link().call(call).await;
+            let answer = self.call(call).await;
             // The reply concerns the policy that this process had before.
             if self.note_in_session(|step| step.session.revision()) == revision {
                 return answer.map_err(|failed| failed.error);
@@ -228,7 +241,7 @@ async fn carry(manager: Arc<Manager>) {
                     let failed = CallFailed::unanswered(store.link().store.name(), None);
                     store.change_session(|step| step.failed(generation, &failed));
                 });
-                let answer = store.link().call(*call).await;
+                let answer = store.call(*call).await;
                 let next = store.answered(generation, &answer);
                 std::mem::forget(dropped); // The call has ended, so its drop would lock in vain. It owns nothing that could leak.
                 granted = answer.map_or(0, |reply| reply.granted);
@@ -280,7 +293,7 @@ async fn renew(manager: Weak<Manager>, ttl: Duration) {
         for renewal in renewals {
             let sent_at = store.note_in_session(|step| step.now);
             // A renewal may take at most a third of the TTL, so that there is time for another try.
-            match timeout(pause, store.link().call(renewal.call.clone())).await {
+            match timeout(pause, store.call(renewal.call.clone())).await {
                 Ok(Ok(reply)) => manager.visit().change(|schedule, now, effects| {
                     schedule.change_session(now, effects, |step| {
                         step.renewed(sent_at, &renewal, &reply);

@@ -69,10 +69,6 @@ impl PolicyInForce {
         this
     }
 
-    pub(super) fn terms(&self) -> Arc<PolicyTerms> {
-        Arc::clone(&self.terms.lock())
-    }
-
     /// The terms of a policy that is valid and that the store can keep.
     pub(super) fn check(
         &self,
@@ -146,6 +142,10 @@ impl FollowsStore for PolicyInForce {
         let terms = self.check(read_policy(policy)?, revision)?;
         self.adopt(terms);
         Ok(())
+    }
+
+    fn terms(&self) -> Arc<PolicyTerms> {
+        Arc::clone(&self.terms.lock())
     }
 
     fn look(&self) -> Call {

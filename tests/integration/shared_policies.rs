@@ -1,13 +1,17 @@
 //! A policy that changes for all processes. Each limiter stands for a process, on a store in memory. The clock is paused, so that the
 //! instants are exact.
 
-use std::sync::Arc;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{Asks, Call, KeyState, MemoryStore, Rules, Scope, StoreError};
-use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
+use tollgate::{AcquireError, EventKind, SharedLimiter, TryAcquireError};
 
 use crate::common::faulty::{Faulty, Way};
 use crate::common::ms;
@@ -207,6 +211,61 @@ async fn work_of_a_former_policy_is_settled_by_the_present_one() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 25);
 }
 
+/// While a thread applies a later policy to one key after the other, requests of other threads for keys that it has not reached yet
+/// are decided by the later policy, too. The first event of the change comes while it is at its first key.
+#[tokio::test]
+async fn a_request_follows_while_another_thread_makes_all_keys_follow() {
+    const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+    let store = MemoryStore::new();
+    let first = process(&store, "8/h", 0);
+    let (remaining, was_asked) = (Arc::new(OnceLock::new()), AtomicBool::new(false));
+    let keys = Arc::<OnceLock<[SharedLimiter; 4]>>::default();
+    let (to_ask, answers) = (Arc::clone(&keys), Arc::clone(&remaining));
+    let second = SharedLimiter::builder(store, NAME, "8/h")
+        .on_event(move |event| {
+            if let (EventKind::PolicyChanged { .. }, Some(keys)) = (event.kind, to_ask.get())
+                && !was_asked.swap(true, Relaxed)
+            {
+                let asked = ask_on_another_thread(keys.clone());
+                answers
+                    .set(asked.map_err(|error| error.to_string()))
+                    .unwrap();
+            }
+        })
+        .build()
+        .unwrap();
+    let of_second = KEYS.map(|key| second.key(key));
+    for limiter in &of_second {
+        drop(limiter.acquire().await.unwrap());
+    }
+    keys.set(of_second).unwrap();
+    first.set_policy("9/h").await.unwrap();
+    for key in KEYS {
+        drop(first.key(key).acquire().await.unwrap());
+    }
+    second.limits().await.unwrap();
+    assert_eq!(remaining.get(), Some(&Ok([7, 7, 6, 6])));
+}
+
+/// What remains of each key. A unit of the last two is taken first.
+fn ask_on_another_thread(
+    keys: [SharedLimiter; 4],
+) -> Result<[u64; 4], Box<dyn Error + Send + Sync>> {
+    let ask = async move {
+        let mut remaining = [0; 4];
+        for (index, limiter) in keys.iter().enumerate() {
+            if index >= 2 {
+                drop(limiter.try_acquire().await?);
+            }
+            remaining[index] = limiter.check(1).await?.remaining();
+        }
+        Ok(remaining)
+    };
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let thread = thread::spawn(move || runtime().block_on(ask));
+    thread.join().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_policy_of_the_same_revision_is_an_error_that_says_what_to_do() {
     let store = MemoryStore::new();
@@ -288,7 +347,7 @@ fn a_policy_that_this_version_cannot_read_is_named_beside_its_own_and_grants_not
     ] {
         assert!(text.contains(part), "{text}");
     }
-    let cause = std::error::Error::source(&error).unwrap();
+    let cause = Error::source(&error).unwrap();
     assert!(cause.to_string().contains("policy"), "{cause}");
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::breaker::Breakers;
 use super::kept_keys::KeptKeys;
-use crate::core::session::{CallAnswer, CallFailed};
+use crate::core::session::{CallAnswer, CallFailed, PolicyTerms};
 use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Call, ReplyTerms};
@@ -33,7 +33,7 @@ pub(crate) struct StoreLink {
     /// The totals of managers that were dropped.
     pub(crate) counted: Mutex<KeyTotals>,
     /// Also receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
-    policy: Arc<dyn FollowsStore>,
+    pub(super) policy: Arc<dyn FollowsStore>,
     /// Whether the limiter was used since the latest look at the policy in the store.
     was_used: AtomicBool,
     /// The latest call for the empty key, by which the policy in the store is known.
@@ -51,6 +51,9 @@ pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
     ///
     /// Why this process cannot apply it.
     fn follow(&self, policy: &str, revision: u64) -> Result<(), StoreError>;
+
+    /// The terms of the policy that applies to all keys, or soon does.
+    fn terms(&self) -> Arc<PolicyTerms>;
 
     /// A call by which the store and this process agree on the later one of their policies.
     fn look(&self) -> Call;
@@ -239,7 +242,7 @@ async fn watch_policy(link: Weak<StoreLink>) {
         }
     });
     // A policy with a revision is kept in the store at once.
-    let is_revised = |link: Arc<StoreLink>| link.policy.look().revision > 0;
+    let is_revised = |link: Arc<StoreLink>| link.policy.terms().revision > 0;
     let mut looks_at = match link.upgrade().is_some_and(is_revised) {
         true => Instant::now(),
         false => Instant::now() + LOOKS_EVERY,
@@ -275,7 +278,10 @@ mod tests {
     use std::panic::panic_any;
 
     use super::*;
+    use crate::core::gate::plan::Plan;
+    use crate::core::session::PrefetchOptions;
     use crate::exchange::{Reply, Scope};
+    use crate::manager::nonzero_nanos;
     use crate::observe::{Observers, format_nothing};
     use crate::policy::Policy;
     use crate::store::KeyPage;
@@ -339,6 +345,18 @@ mod tests {
         fn follow(&self, _: &str, revision: u64) -> Result<(), StoreError> {
             self.followed.lock().push(revision);
             Ok(())
+        }
+
+        fn terms(&self) -> Arc<PolicyTerms> {
+            let plan = Plan::new("1/s".parse().unwrap(), Duration::ZERO).unwrap();
+            Arc::new(PolicyTerms {
+                plan: Arc::new(plan),
+                revision: self.own,
+                ttl: nonzero_nanos(DEADLINE),
+                polls_every: 0,
+                hears_turns: false,
+                prefetch: PrefetchOptions::default(),
+            })
         }
 
         fn look(&self) -> Call {
