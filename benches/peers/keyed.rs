@@ -83,7 +83,7 @@ fn granted(case: &str, keys: usize, spread: Spread, bar: Bar) -> Vec<Row> {
 fn returning() -> Vec<Row> {
     const PERIOD: Duration = Duration::from_micros(1);
     const ROUNDS: usize = 21;
-    let case = "1,000,000 keys that come back after they were forgotten";
+    let case = "1,000,000 forgotten keys come back";
     eprintln!("  {case}");
     let limiter = KeyedLimiter::new(Throttle::every(PERIOD)).expect("a sound policy");
     let governor = governor(Quota::with_period(PERIOD).expect("not zero"));
