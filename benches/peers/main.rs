@@ -1,7 +1,7 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads without a store, about three minutes, or five and a half if W11 finds wrk; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers               all workloads without a store, three to nine minutes: longer if W11 finds wrk, and on a slow machine; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     also the cases with `fast_clock()`
 //! cargo bench -p peers --bench peers -- W11        a layer in front of a service, and in front of a server if wrk is installed

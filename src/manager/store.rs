@@ -48,14 +48,14 @@ impl<'a> AtStore<'a> {
         link.as_ref().expect(NO_STORE)
     }
 
-    /// Calls the store. If it has a later policy, this key follows before the call has failed.
+    /// Calls the store. If the store has a later policy, it applies to this key when the call has failed.
     async fn call(self, call: Call) -> CallAnswer {
         let link = self.link();
         let answer = link.call(call).await;
         if let Err(failed) = &answer
             && let StoreError::PolicyDiffers { .. } = failed.error
         {
-            // If another thread makes all keys follow, it may not have reached this one.
+            // Another thread that applies it to all keys may not have reached this one.
             self.adopt(&link.policy.terms());
         }
         answer

@@ -1,6 +1,6 @@
 //! Many permits on two workers: fences have no gaps, no limit is exceeded, and in the end every unit is back.
 //!
-//! `scripts/stress` runs ten million permits of each policy in the release profile.
+//! `scripts/stress` takes ten million permits in each test, in the release profile.
 
 use std::env;
 use std::pin::pin;

@@ -45,14 +45,14 @@ pub(crate) struct StoreLink {
 
 /// The policy of a limiter, which follows that of the store.
 pub(crate) trait FollowsStore: fmt::Debug + Send + Sync {
-    /// Applies a policy of a later revision to all keys in this process.
+    /// Applies a policy of a later revision to all keys in this process, unless another thread does so already.
     ///
     /// # Errors
     ///
     /// Why this process cannot apply it.
     fn follow(&self, policy: &str, revision: u64) -> Result<(), StoreError>;
 
-    /// The terms of the policy that applies to all keys, or soon does.
+    /// The terms of the policy of this process. Another thread may still be applying them to the keys.
     fn terms(&self) -> Arc<PolicyTerms>;
 
     /// A call by which the store and this process agree on the later one of their policies.
@@ -90,8 +90,8 @@ impl StoreLink {
         }
     }
 
-    /// Calls the store, within the deadline. If the store has a policy of a later revision, all keys of this process follow it
-    /// when the call has failed with [`PolicyDiffers`](StoreError::PolicyDiffers).
+    /// Calls the store, within the deadline. If the store has a policy of a later revision, it is that of this process when the call
+    /// has failed with [`PolicyDiffers`](StoreError::PolicyDiffers). Another thread may still be applying it to the keys.
     pub(crate) async fn call(&self, call: Call) -> CallAnswer {
         let revision = call.revision;
         if call.scope.key.is_empty() {

@@ -136,27 +136,25 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until the replica of a master has a key that is written now. A replica whose link is up may get nothing for up to a second: until
-    /// the master has its first acknowledgement.
+    /// Waits until the replica of a master has a key that is written now. A replica whose link is up may get nothing for up to a
+    /// second: until the master has its first acknowledgement.
     fn reaches_its_replica(&self, master: usize) {
-        let mut connection = self.connection(master);
-        let key = (0..1000)
+        let key = (0..)
             .map(|number| format!("reaches-{number}"))
-            .find(|key| {
-                let set = redis::cmd("SET").arg(key).arg(1).to_owned();
-                set.query::<()>(&mut connection).is_ok() // an error if the key is another master's
-            })
-            .expect("a key of this master");
-        let have_it: usize = redis::cmd("WAIT")
-            .arg(1)
-            .arg(20_000)
-            .query(&mut connection)
+            .find(|key| self.owner(self.slot(key), master) == master)
             .unwrap();
+        // WAIT is about the writes of its own connection.
+        let mut connection = self.connection(master);
+        let mut ask = |words: &[&str]| -> usize {
+            redis::cmd(words[0])
+                .arg(&words[1..])
+                .query(&mut connection)
+                .unwrap()
+        };
+        ask(&["INCR", &key]);
+        let have_it = ask(&["WAIT", "1", "20000"]);
         assert_eq!(have_it, 1, "the replica of node {master} is behind");
-        redis::cmd("DEL")
-            .arg(key)
-            .query::<()>(&mut connection)
-            .unwrap();
+        ask(&["DEL", &key]);
     }
 }
 
